@@ -1,32 +1,32 @@
 """Owns the exception tree: every error says who can mend it, its HTTP status and its code. Knows nothing else.
 
-    MidstreamError
-    ├── RequestError              400  the caller's: change the request
-    │   ├── UnsupportedField      400  a field we know and do not serve yet
-    │   ├── ContextLengthExceeded 400
-    │   ├── Unauthorized          401
-    │   ├── ModelNotFound         404
-    │   └── BodyTooLarge          413
-    ├── CapacityError             503  nobody's: try again after `retry_after_s`
-    │   ├── QueueFull             429
-    │   ├── Draining              503
-    │   └── EngineLoading         503
-    ├── EngineError               500  ours
-    │   ├── EngineDied            503
-    │   └── DeadlineExceeded      504
-    ├── OperatorError             500  whoever started the server
-    │   ├── ConfigError
-    │   └── ModelFileError
-    ├── ToolError                      text for the model, never an HTTP error
-    │   ├── ToolArgumentsInvalid
-    │   ├── ToolFailed
-    │   ├── ToolTimedOut
-    │   ├── ToolOverLimit
-    │   ├── ToolCancelled
-    │   └── ToolHostDied
-    └── ProtocolError                  bytes that break btif.md
-        ├── BtifError
-        └── EnvelopeError
+MidstreamError
+├── RequestError              400  the caller's: change the request
+│   ├── UnsupportedField      400  a field we know and do not serve yet
+│   ├── ContextLengthExceeded 400
+│   ├── Unauthorized          401
+│   ├── ModelNotFound         404
+│   └── BodyTooLarge          413
+├── CapacityError             503  nobody's: try again after `retry_after_s`
+│   ├── QueueFull             429
+│   ├── Draining              503
+│   └── EngineLoading         503
+├── EngineError               500  ours
+│   ├── EngineDied            503
+│   └── DeadlineExceeded      504
+├── OperatorError             500  whoever started the server
+│   ├── ConfigError
+│   └── ModelFileError
+├── ToolError                      text for the model, never an HTTP error
+│   ├── ToolArgumentsInvalid
+│   ├── ToolFailed
+│   ├── ToolTimedOut
+│   ├── ToolOverLimit
+│   ├── ToolCancelled
+│   └── ToolHostDied
+└── ProtocolError                  bytes that break btif.md
+    ├── BtifError
+    └── EnvelopeError
 """
 
 from typing import ClassVar
@@ -38,6 +38,8 @@ class MidstreamError(Exception):
     status: ClassVar[int] = 500
     type: ClassVar[str] = "server_error"
     code: str = "internal_error"
+    retry_after_s: ClassVar[int | None] = None
+    """When trying again may help: the response's Retry-After."""
 
     def __init__(self, message: str, *, param: str | None = None, code: str | None = None) -> None:
         super().__init__(message)
@@ -86,7 +88,7 @@ class CapacityError(MidstreamError):
     status = 503
     type = "overloaded_error"
     code = "overloaded"
-    retry_after_s: int = 1
+    retry_after_s = 1
 
 
 class QueueFull(CapacityError):
@@ -113,6 +115,7 @@ class EngineError(MidstreamError):
 class EngineDied(EngineError):
     status = 503
     code = "engine_died"
+    retry_after_s = 5
 
 
 class DeadlineExceeded(EngineError):

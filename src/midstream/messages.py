@@ -190,24 +190,18 @@ class CallClosed(msgspec.Struct, frozen=True, tag="closed"):
 
 
 class CallAbandoned(msgspec.Struct, frozen=True, tag="abandoned"):
-    """Call `index` turned out to be none, to be invalid, or was cut. Nothing of it may run."""
+    """Call `index` turned out to be none, to be invalid, or was cut. Nothing of it may run.
+
+    Unless it was cut, what the model wrote for it comes as a `TextDelta`: nothing is silent.
+    """
 
     index: int
     reason: str
-    raw_text: str = ""
-    """Everything the model wrote for it, marker included."""
     is_cut: bool = False
 
 
 WatchEvent = (
-    TextDelta
-    | ReasoningDelta
-    | CallRouted
-    | CallNamed
-    | ArgumentsDelta
-    | CallReady
-    | CallClosed
-    | CallAbandoned
+    TextDelta | ReasoningDelta | CallRouted | CallNamed | ArgumentsDelta | CallReady | CallClosed | CallAbandoned
 )
 
 
@@ -262,6 +256,12 @@ class StepOutput(msgspec.Struct, frozen=True, tag="step"):
     stats: EngineStats
 
 
+class LoadFailed(msgspec.Struct, frozen=True, tag="load_failed"):
+    """The engine cannot start; the message is for the operator."""
+
+    message: str
+
+
 class Hello(msgspec.Struct, frozen=True, tag="hello"):
     """The engine's first message: it is loaded and what it can do."""
 
@@ -271,4 +271,22 @@ class Hello(msgspec.Struct, frozen=True, tag="hello"):
     load_s: float
 
 
-EngineMessage = Hello | StepOutput
+EngineMessage = Hello | LoadFailed | StepOutput
+
+
+# --- the first frame that a new engine process reads ---
+
+
+class EngineOptions(msgspec.Struct, frozen=True):
+    """What an engine is built from. Validated where it enters: `config.py`."""
+
+    model: str
+    dtype: str
+    kv_cache_bytes: int
+    block_size: int
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    max_model_len: int | None
+    """None takes the model's own, as far as the KV budget holds it."""
+    num_threads: int | None
+    """None takes every core."""

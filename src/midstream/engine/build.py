@@ -1,0 +1,97 @@
+"""Owns how an engine is put together from options. Runs nothing."""
+
+from dataclasses import dataclass
+
+import torch
+
+from midstream.engine.blocks import BlockPool
+from midstream.engine.kv_cache import KVCache
+from midstream.engine.loop import Engine, Port, Runner
+from midstream.engine.models.decoder import Decoder
+from midstream.engine.runner import TorchRunner
+from midstream.engine.scheduler import Scheduler
+from midstream.engine.watch import WatchFactory
+from midstream.engine.weights.load import load_weights
+from midstream.errors import ConfigError
+from midstream.messages import EngineOptions
+from midstream.modelfile.model_config import ModelConfig
+from midstream.modelfile.resolve import ModelFiles
+from midstream.modelfile.tokenizer import Tokenizer
+
+_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+@dataclass(frozen=True)
+class KVBudget:
+    num_blocks: int
+    max_model_len: int
+
+
+def plan_kv(options: EngineOptions, config: ModelConfig, dtype: torch.dtype) -> KVBudget:
+    """How many blocks the budget buys and the longest context they hold.
+
+    Raises ConfigError when the asked-for context does not fit: the pool must hold one full context.
+    """
+    block_bytes = KVCache.bytes_per_block(
+        num_layers=config.num_layers,
+        block_size=options.block_size,
+        num_kv_heads=config.num_kv_heads,
+        head_dim=config.head_dim,
+        dtype=dtype,
+    )
+    num_blocks = options.kv_cache_bytes // block_bytes
+    capacity = num_blocks * options.block_size
+    wanted = options.max_model_len or min(config.max_position_embeddings, capacity)
+    if wanted > config.max_position_embeddings:
+        raise ConfigError(
+            f"max_model_len is {wanted}; the model was made for {config.max_position_embeddings}; lower it"
+        )
+    if wanted == 0 or wanted > capacity:
+        needed = max(1, -(-wanted // options.block_size)) * block_bytes
+        raise ConfigError(
+            f"kv_cache_bytes of {options.kv_cache_bytes} holds {capacity} tokens; max_model_len is {wanted}; "
+            f"raise kv_cache_bytes to {needed} or lower max_model_len"
+        )
+    return KVBudget(num_blocks, wanted)
+
+
+def build_runner(options: EngineOptions, files: ModelFiles, tokenizer: Tokenizer) -> tuple[Runner, KVBudget]:
+    """Load the weights and take the KV budget."""
+    torch.set_num_threads(options.num_threads or torch.get_num_threads())
+    dtype = _DTYPES[options.dtype]
+    config = ModelConfig.load(files)
+    budget = plan_kv(options, config, dtype)
+    model = Decoder(config, load_weights(files, config, dtype), max_model_len=budget.max_model_len)
+    cache = KVCache(
+        num_layers=config.num_layers,
+        num_blocks=budget.num_blocks,
+        block_size=options.block_size,
+        num_kv_heads=config.num_kv_heads,
+        head_dim=config.head_dim,
+        dtype=dtype,
+    )
+    runner = TorchRunner(model, cache, vocab_size=tokenizer.vocab_size, eos_token_ids=tuple(tokenizer.eos_token_ids))
+    return runner, budget
+
+
+def build_engine(
+    options: EngineOptions,
+    port: Port,
+    runner: Runner,
+    budget: KVBudget,
+    tokenizer: Tokenizer,
+    make_watch: WatchFactory,
+) -> Engine:
+    blocks = BlockPool(budget.num_blocks, options.block_size)
+    scheduler = Scheduler(
+        blocks, max_num_seqs=options.max_num_seqs, max_num_batched_tokens=options.max_num_batched_tokens
+    )
+    return Engine(
+        port,
+        scheduler,
+        runner,
+        make_watch=make_watch,
+        token_bytes=tokenizer.all_token_bytes(),
+        eos_token_ids=tuple(tokenizer.eos_token_ids),
+        max_model_len=budget.max_model_len,
+    )

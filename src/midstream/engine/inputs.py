@@ -1,0 +1,40 @@
+"""Owns the way from a batch to tensors. Makes no choices: the scheduler has made them."""
+
+import torch
+from torch import Tensor
+
+from midstream.engine.attention.metadata import AttentionMetadata, RowContext
+from midstream.engine.batch import Batch, Row
+from midstream.engine.models.decoder import ModelInputs
+
+
+def build_inputs(batch: Batch, block_size: int) -> ModelInputs:
+    """Lay the rows one after the other: T = sum of their new tokens."""
+    token_ids: list[int] = []
+    positions: list[Tensor] = []
+    slot_mapping: list[Tensor] = []
+    contexts: list[RowContext] = []
+    sampling_indices: list[int] = []
+    for row in batch.rows:
+        end = row.start + row.num_new
+        slots = _slots(row, end, block_size)  # [C]
+        contexts.append(RowContext(len(token_ids), len(token_ids) + row.num_new, slots))
+        token_ids += row.token_ids
+        positions.append(torch.arange(row.start, end))
+        slot_mapping.append(slots[row.start :])
+        if row.samples:
+            sampling_indices.append(len(token_ids) - 1)
+    return ModelInputs(
+        token_ids=torch.tensor(token_ids),
+        positions=torch.cat(positions),
+        attention=AttentionMetadata(torch.cat(slot_mapping), contexts),
+        sampling_indices=torch.tensor(sampling_indices, dtype=torch.int64),
+    )
+
+
+def _slots(row: Row, end: int, block_size: int) -> Tensor:
+    """The slots of the row's sequence for positions [0, end)."""
+    num_blocks = -(-end // block_size)
+    table = torch.tensor(row.seq.block_table[:num_blocks])  # [blocks]
+    slots = table.unsqueeze(1) * block_size + torch.arange(block_size)  # [blocks, B]
+    return slots.flatten()[:end]

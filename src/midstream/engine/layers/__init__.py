@@ -1,0 +1,1 @@
+"""The few layers that Llama-like models are made of."""

@@ -1,0 +1,198 @@
+"""Owns the engine's state and its step. Never does tensor maths, never parses text, never blocks on a reader."""
+
+import time
+from typing import Protocol
+
+from midstream.engine.batch import Batch
+from midstream.engine.detokenizer import Detokenizer
+from midstream.engine.scheduler import Scheduler
+from midstream.engine.sequence import Sequence, SequenceStatus
+from midstream.engine.turn import Turn
+from midstream.engine.watch import WatchFactory
+from midstream.messages import (
+    Abort,
+    AddRequest,
+    Command,
+    EngineStats,
+    FinishReason,
+    Resume,
+    SequenceOutput,
+    StepOutput,
+)
+
+
+class Port(Protocol):
+    """The engine's end of the connection to the gateway."""
+
+    def receive(self) -> list[Command]:
+        """Commands that have come; never blocks."""
+
+    def wait(self) -> None:
+        """Block until a command comes. Raises EOFError when the gateway is gone."""
+
+    def send(self, output: StepOutput) -> None:
+        """Hand over a step's output; never blocks, never drops."""
+
+
+class Runner(Protocol):
+    """Computes a batch."""
+
+    def execute(self, batch: Batch) -> list[int]:
+        """Run the forward pass and sample one token for each of `batch.sampling_rows`, in order."""
+
+
+class Engine:
+    """The loop. One thread owns it and everything it holds."""
+
+    def __init__(
+        self,
+        port: Port,
+        scheduler: Scheduler,
+        runner: Runner,
+        *,
+        make_watch: WatchFactory,
+        token_bytes: list[bytes],
+        eos_token_ids: tuple[int, ...],
+        max_model_len: int,
+    ) -> None:
+        self.port = port
+        self.scheduler = scheduler
+        self.runner = runner
+        self.make_watch = make_watch
+        self.token_bytes = token_bytes
+        self.eos_token_ids = frozenset(eos_token_ids)
+        self.max_model_len = max_model_len
+        self.sequences: dict[int, Sequence] = {}
+        self._outputs: list[SequenceOutput] = []
+
+    def run(self) -> None:
+        """Step until the gateway is gone (EOFError)."""
+        while True:
+            self.step()
+
+    def step(self) -> None:
+        self.receive()
+        batch = self.scheduler.schedule()
+        if batch is None:
+            return self.wait()
+        token_ids = self.runner.execute(batch)
+        self.publish(self.commit(batch, token_ids))
+
+    def receive(self) -> None:
+        for command in self.port.receive():
+            match command:
+                case AddRequest():
+                    self._add(command)
+                case Abort():
+                    self._abort(command)
+                case Resume():
+                    self._resume(command)
+
+    def wait(self) -> None:
+        self.publish([])
+        self.port.wait()
+
+    def commit(self, batch: Batch, token_ids: list[int]) -> list[SequenceOutput]:
+        """Count what was computed, then move every sequence that sampled on by its token."""
+        now_ns = time.monotonic_ns()
+        for row in batch.rows:
+            row.seq.num_computed_tokens += row.num_new
+            row.seq.num_forwarded += row.num_new
+            self.scheduler.blocks.record(row.seq)
+        sampling = [row.seq for row in batch.rows if row.seq.num_pending == 0]
+        return [self._advance(seq, token_id, now_ns) for seq, token_id in zip(sampling, token_ids, strict=True)]
+
+    def publish(self, outputs: list[SequenceOutput]) -> None:
+        outputs = self._outputs + outputs
+        self._outputs = []
+        if outputs:
+            self.port.send(StepOutput(outputs, self._stats()))
+
+    def _advance(self, seq: Sequence, token_id: int, now_ns: int) -> SequenceOutput:
+        seq.num_passes += 1
+        turn = Turn(seq, now_ns)
+        self._extend(turn, [token_id])
+        return self._settle(turn)
+
+    def _begin_turn(self, seq: Sequence) -> None:
+        """Tokens that the grammar forces before anything is sampled are computed together with the prompt."""
+        turn = Turn(seq, time.monotonic_ns())
+        if self._has_no_room(seq):
+            turn.end(FinishReason.LENGTH)
+        else:
+            self._extend(turn, seq.watch.forced_tokens())
+        output = self._settle(turn)
+        if not turn.is_empty:
+            self._outputs.append(output)
+
+    def _extend(self, turn: Turn, token_ids: list[int]) -> None:
+        """Append tokens and every token that they force, until nothing is forced or the turn ends."""
+        while token_ids:
+            for token_id in token_ids:
+                self._append(turn, token_id)
+                if turn.has_ended:
+                    return
+            token_ids = turn.seq.watch.forced_tokens()
+
+    def _append(self, turn: Turn, token_id: int) -> None:
+        seq, sampling = turn.seq, turn.seq.sampling
+        turn.append(token_id)
+        allows_stop = seq.num_generated > sampling.min_tokens
+        if token_id in self.eos_token_ids and not sampling.ignore_eos:
+            return turn.end(FinishReason.STOP)
+        if token_id in sampling.stop_token_ids and allows_stop:
+            return turn.end(FinishReason.STOP, token_id)
+        turn.feed(token_id, looks_for_stop=allows_stop)
+        if not turn.has_ended and self._has_no_room(seq):
+            turn.end(FinishReason.LENGTH)
+
+    def _has_no_room(self, seq: Sequence) -> bool:
+        return seq.num_generated >= seq.sampling.max_tokens or seq.num_tokens >= self.max_model_len
+
+    def _settle(self, turn: Turn) -> SequenceOutput:
+        """Let the scheduler know how the turn ended, if it did."""
+        if turn.is_parked:
+            self.scheduler.park(turn.seq)
+        elif turn.finished is not None:
+            self._forget(turn.seq)
+        return turn.output()
+
+    def _add(self, request: AddRequest) -> None:
+        watch = self.make_watch(request.tool_plan, 0)
+        seq = Sequence(request, watch, Detokenizer(self.token_bytes))
+        self.sequences[seq.request_id] = seq
+        self.scheduler.add(seq)
+        self._begin_turn(seq)
+
+    def _abort(self, command: Abort) -> None:
+        seq = self.sequences.get(command.request_id)
+        if seq is not None:
+            turn = Turn(seq, time.monotonic_ns())
+            turn.end(FinishReason.ABORT)
+            self._outputs.append(self._settle(turn))
+
+    def _resume(self, command: Resume) -> None:
+        seq = self.sequences.get(command.request_id)
+        if seq is None or seq.status is not SequenceStatus.PARKED:
+            return
+        seq.inject(command.token_ids)
+        seq.watch = self.make_watch(command.tool_plan, seq.watch.num_calls)
+        self.scheduler.wake(seq)
+        self._begin_turn(seq)
+
+    def _forget(self, seq: Sequence) -> None:
+        del self.sequences[seq.request_id]
+        self.scheduler.remove(seq)
+
+    def _stats(self) -> EngineStats:
+        scheduler, blocks = self.scheduler, self.scheduler.blocks
+        return EngineStats(
+            num_running=len(scheduler.running),
+            num_waiting=len(scheduler.waiting),
+            num_parked=len(scheduler.parked),
+            num_blocks=blocks.num_blocks,
+            num_free_blocks=blocks.num_free,
+            prefix_queries=scheduler.num_prefix_queries,
+            prefix_hits=scheduler.num_prefix_hits,
+            preemptions=scheduler.num_preemptions,
+        )

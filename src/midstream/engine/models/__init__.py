@@ -1,0 +1,1 @@
+"""The decoders. One, driven by its config, serves the whole Llama family."""

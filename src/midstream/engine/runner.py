@@ -1,0 +1,39 @@
+"""Owns the device: the model, the KV tensors, the sampler's buffers. Decides neither what runs nor what it means."""
+
+import numpy as np
+from torch import Tensor
+
+from midstream.engine.batch import Batch, Row
+from midstream.engine.inputs import build_inputs
+from midstream.engine.kv_cache import KVCache
+from midstream.engine.models.decoder import Decoder
+from midstream.engine.sampler import SamplingRow, sample
+
+
+class TorchRunner:
+    """Runs a batch with the torch model: the path that works everywhere, and the reference for the faster ones."""
+
+    def __init__(self, model: Decoder, cache: KVCache, *, vocab_size: int, eos_token_ids: tuple[int, ...]) -> None:
+        self.model = model
+        self.cache = cache
+        self.eos_token_ids = eos_token_ids
+        self._mask_words = -(-vocab_size // 32)
+
+    def execute(self, batch: Batch) -> list[int]:
+        logits = self.forward(batch)  # [S, V]
+        return sample(logits, [self._sampling_row(row) for row in batch.sampling_rows])
+
+    def forward(self, batch: Batch) -> Tensor:
+        """The logits [S, V] of `batch.sampling_rows`; the KV of every row's new tokens is written."""
+        self.cache.copy(batch.copies)
+        return self.model.forward(build_inputs(batch, self.cache.block_size), self.cache)
+
+    def _sampling_row(self, row: Row) -> SamplingRow:
+        seq = row.seq
+        bitmask = np.zeros(self._mask_words, dtype=np.int32)
+        is_masked = seq.watch.fill_mask(bitmask)
+        banned = list(seq.watch.banned_token_ids)
+        # A grammar that has come to its end allows nothing but an end, and it wins over `min_tokens`.
+        if seq.num_generated < seq.sampling.min_tokens and not is_masked:
+            banned += [*self.eos_token_ids, *seq.sampling.stop_token_ids]
+        return SamplingRow(seq.sampling, seq.num_tokens, bitmask if is_masked else None, banned)

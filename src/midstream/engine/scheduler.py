@@ -1,0 +1,135 @@
+"""Owns the order in which sequences are served. Never touches tensors, text or sockets.
+
+Every step gets at most `max_num_batched_tokens` tokens. Sequences that decode go first, then whoever has more to
+compute, oldest first, cut to what is left: a long prompt delays the others by one chunk and no more.
+"""
+
+from collections import deque
+
+from midstream.engine.batch import Batch, Row
+from midstream.engine.blocks import BlockCopy, BlockPool
+from midstream.engine.sequence import Sequence, SequenceStatus
+
+# A sequence with this few tokens to compute decodes (with forced tokens or a short result); more is a prefill.
+MAX_DECODE_TOKENS = 32
+
+
+class Scheduler:
+    """Sequences that wait, run and are parked. Owned by the engine's loop thread."""
+
+    def __init__(self, blocks: BlockPool, *, max_num_seqs: int, max_num_batched_tokens: int) -> None:
+        self.blocks = blocks
+        self.max_num_seqs = max_num_seqs
+        self.max_num_batched_tokens = max_num_batched_tokens
+        self.waiting: deque[Sequence] = deque()
+        self.running: list[Sequence] = []
+        self.parked: list[Sequence] = []
+        self.num_preemptions = 0
+        self.num_prefix_queries = 0
+        self.num_prefix_hits = 0
+
+    def add(self, seq: Sequence) -> None:
+        self.waiting.append(seq)
+
+    def park(self, seq: Sequence) -> None:
+        """The sequence keeps its blocks, costs no compute, and holds no batch slot."""
+        self._take_out(seq)
+        self.parked.append(seq)
+        seq.status = SequenceStatus.PARKED
+
+    def wake(self, seq: Sequence) -> None:
+        """A parked sequence has new tokens: it goes to the front of the queue."""
+        self._take_out(seq)
+        self.waiting.appendleft(seq)
+        seq.status = SequenceStatus.WAITING
+
+    def remove(self, seq: Sequence) -> None:
+        """Forget a sequence in any state and free its blocks."""
+        self._take_out(seq)
+        self.blocks.release(seq)
+        seq.status = SequenceStatus.FINISHED
+
+    def _take_out(self, seq: Sequence) -> None:
+        match seq.status:
+            case SequenceStatus.WAITING:
+                self.waiting.remove(seq)
+            case SequenceStatus.RUNNING:
+                self.running.remove(seq)
+            case SequenceStatus.PARKED:
+                self.parked.remove(seq)
+
+    def schedule(self) -> Batch | None:
+        """The next step's work, or None when there is nothing to compute."""
+        copies = self._admit()
+        rows: list[Row] = []
+        budget = self.max_num_batched_tokens
+        for seq in sorted(self.running, key=lambda seq: seq.num_pending > MAX_DECODE_TOKENS):
+            num_new = min(seq.num_pending, budget)
+            if num_new == 0 or seq.status is not SequenceStatus.RUNNING:
+                continue
+            if not self._make_room(seq, num_new, scheduled=rows):
+                continue
+            rows.append(Row(seq, seq.num_computed_tokens, num_new))
+            budget -= num_new
+        assert rows or not copies, "a copy was promised for a sequence that was not scheduled"
+        return Batch(rows, copies) if rows else None
+
+    def _admit(self) -> list[BlockCopy]:
+        copies = []
+        while self.waiting and len(self.running) < self.max_num_seqs:
+            seq = self.waiting[0]
+            if not self._has_room_for(seq):
+                break
+            self.waiting.popleft()
+            if not seq.block_table:
+                copy = self._adopt_prefix(seq)
+                copies += [copy] if copy else []
+            seq.status = SequenceStatus.RUNNING
+            self.running.append(seq)
+        return copies
+
+    def _has_room_for(self, seq: Sequence) -> bool:
+        # Whoever runs goes first: admitting a sequence that cannot get its blocks would only preempt it again.
+        missing = self.blocks.num_missing(seq, seq.num_tokens)
+        while missing > self.blocks.num_free and self._release_parked(other_than=seq):
+            pass
+        return missing <= self.blocks.num_free or not self.running
+
+    def _adopt_prefix(self, seq: Sequence) -> BlockCopy | None:
+        copy = self.blocks.adopt_prefix(seq)
+        self.num_prefix_queries += seq.num_tokens
+        self.num_prefix_hits += seq.num_computed_tokens
+        if seq.num_forwarded == 0:
+            seq.num_cached = seq.num_computed_tokens
+        return copy
+
+    def _make_room(self, seq: Sequence, num_new: int, scheduled: list[Row]) -> bool:
+        """Get blocks for `num_new` tokens, from parked sequences first, then from the youngest that runs."""
+        while not self.blocks.allocate(seq, num_new):
+            if self._release_parked(other_than=seq):
+                continue
+            taken = {id(row.seq) for row in scheduled}
+            victim = next((other for other in reversed(self.running) if id(other) not in taken), None)
+            if victim is None or victim is seq:
+                # Someone older runs: it will finish and free its blocks.
+                if len(self.running) > 1:
+                    self._preempt(seq)
+                return False
+            self._preempt(victim)
+        return True
+
+    def _release_parked(self, other_than: Sequence) -> bool:
+        for seq in reversed(self.parked):
+            if seq.block_table and seq is not other_than:
+                self.blocks.release(seq)
+                self.num_preemptions += 1
+                return True
+        return False
+
+    def _preempt(self, seq: Sequence) -> None:
+        """Take a running sequence's blocks; it is computed again, as far as its prefix is gone, when it is back."""
+        self.running.remove(seq)
+        self.blocks.release(seq)
+        self.waiting.appendleft(seq)
+        seq.status = SequenceStatus.WAITING
+        self.num_preemptions += 1

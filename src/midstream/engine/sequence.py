@@ -1,0 +1,81 @@
+"""Owns what is known of one sequence. Decides nothing: the scheduler and the loop move it on.
+
+The counter rule: `num_pending = num_tokens - num_computed_tokens` is the sequence's work, whatever it consists of:
+
+    token_ids   [ prompt ............ | generated, forced, injected ... ]
+                0                     num_prompt_tokens                 num_tokens
+    KV present  [ ......................... )
+                                            num_computed_tokens
+"""
+
+from enum import Enum
+
+from midstream.engine.detokenizer import Detokenizer
+from midstream.engine.stop import StopMatcher
+from midstream.engine.watch import TokenWatch
+from midstream.messages import AddRequest, TokenCounts
+
+
+class SequenceStatus(Enum):
+    WAITING = "waiting"
+    RUNNING = "running"
+    PARKED = "parked"
+    FINISHED = "finished"
+
+
+class Sequence:
+    """One request's tokens and counters. Owned by the engine's loop thread."""
+
+    def __init__(self, request: AddRequest, watch: TokenWatch, detokenizer: Detokenizer) -> None:
+        self.request_id = request.request_id
+        self.sampling = request.sampling
+        self.salt = request.salt
+        self.status = SequenceStatus.WAITING
+        self.watch = watch
+        self.detokenizer = detokenizer
+        self.stop = StopMatcher(request.sampling.stop)
+        self.token_ids = list(request.token_ids)
+        self.num_prompt_tokens = len(request.token_ids)
+        self.num_computed_tokens = 0
+        self.block_table: list[int] = []
+        self.block_hashes: list[bytes] = []
+        self.num_generated = 0
+        self.num_injected = 0
+        self.num_cached = 0
+        self.num_forwarded = 0
+        self.num_passes = 0
+        self.turn_start_passes = 0
+        self.turn_start_generated = 0
+
+    @property
+    def num_tokens(self) -> int:
+        return len(self.token_ids)
+
+    @property
+    def num_pending(self) -> int:
+        """Tokens that have no KV yet. Never 0 while the sequence is waiting or running."""
+        return len(self.token_ids) - self.num_computed_tokens
+
+    @property
+    def counts(self) -> TokenCounts:
+        return TokenCounts(
+            prompt=self.num_prompt_tokens,
+            generated=self.num_generated,
+            injected=self.num_injected,
+            cached=self.num_cached,
+            computed=self.num_forwarded,
+            passes=self.num_passes,
+        )
+
+    def append_generated(self, token_id: int) -> None:
+        self.token_ids.append(token_id)
+        self.num_generated += 1
+
+    def inject(self, token_ids: list[int]) -> None:
+        """Append a tool's rendered results and begin the next turn."""
+        self.token_ids.extend(token_ids)
+        self.num_injected += len(token_ids)
+        self.turn_start_passes = self.num_passes
+        self.turn_start_generated = self.num_generated
+        self.detokenizer.reset()
+        self.stop = StopMatcher(self.sampling.stop)

@@ -1,0 +1,148 @@
+"""Owns `POST /v1/chat/completions`: from a body to a stream or a whole answer. Tokens and tools are others' work."""
+
+import time
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Any
+
+from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from midstream.gateway.body import read_object
+from midstream.gateway.chat_answer import ChatAnswer
+from midstream.gateway.chat_chunks import ChatChunks, usage
+from midstream.gateway.chat_request import ChatRequest
+from midstream.gateway.choices import merged
+from midstream.gateway.conversation import Conversation
+from midstream.gateway.fields import parse
+from midstream.gateway.generation import Generation, GenerationRequest, Item
+from midstream.gateway.owner import owner_of
+from midstream.gateway.request_metrics import RequestMetrics
+from midstream.gateway.sampling import sampling_params
+from midstream.gateway.sse import EventStream, until_gone
+from midstream.gateway.state import Gateway
+from midstream.gateway.tool_plans import template_tools
+
+router = APIRouter()
+
+
+@router.post("/v1/chat/completions")
+async def chat_completions(request: Request) -> Response:
+    """Generate an answer to a conversation."""
+    gateway: Gateway = request.app.state.gateway
+    gateway.check_open()
+    body = parse(ChatRequest, await read_object(request, gateway.config.max_body_bytes))
+    gateway.check_model(body.model)
+    turn = await ChatTurn.begin(gateway, body, owner_of(request))
+    if body.stream:
+        return EventStream(turn.frames(), keep_alive_s=gateway.config.keep_alive_s)
+    return JSONResponse(await until_gone(request, turn.whole()))
+
+
+class ChatTurn:
+    """One request whose choices the engine has accepted."""
+
+    def __init__(
+        self, gateway: Gateway, body: ChatRequest, conversation: Conversation, generations: list[Generation]
+    ) -> None:
+        self._gateway = gateway
+        self._body = body
+        self._conversation = conversation
+        self._generations = generations
+        self._answers = [ChatAnswer() for _ in generations]
+        self._id = gateway.new_id("chatcmpl-")
+        self._created = int(time.time())
+        wanted = body.wanted_tokens or 0
+        self._metrics = RequestMetrics(gateway.services.metrics, n=body.n, max_tokens=wanted)
+
+    @classmethod
+    async def begin(cls, gateway: Gateway, body: ChatRequest, owner: bytes) -> "ChatTurn":
+        """Check everything, then hand all choices to the engine; raises before anything is accepted."""
+        plan = gateway.tool_plans.plan(body)
+        tools = template_tools(plan)
+        messages = [message.for_template() for message in body.messages]
+        conversation = Conversation(owner, messages, tools, body.chat_template_kwargs)
+        token_ids = await gateway.conversations.prompt(conversation)
+        generations = []
+        for index in range(body.n):
+            sampling = sampling_params(
+                body, num_prompt_tokens=len(token_ids), max_model_len=gateway.max_model_len, choice=index
+            )
+            request = GenerationRequest(token_ids, sampling, owner, plan, tools, gateway.config.request_timeout_s)
+            generations.append(Generation(gateway.services, request))
+        start_all(generations)
+        return cls(gateway, body, conversation, generations)
+
+    async def frames(self) -> AsyncGenerator[bytes, None]:
+        """The stream's frames, without the `[DONE]`."""
+        include_usage = self._body.include_usage
+        chunks = ChatChunks(
+            completion_id=self._id,
+            created=self._created,
+            model=self._gateway.model_name,
+            include_usage=include_usage,
+            new_call_id=self._new_call_id,
+        )
+        async with aclosing(self._items()) as items:
+            async for choice, item in items:
+                yield chunks.frame(choice, item)
+        if include_usage:
+            yield chunks.usage(self._counts())
+
+    async def whole(self) -> dict[str, Any]:
+        """The non-streamed response."""
+        async with aclosing(self._items()) as items:
+            async for _ in items:
+                pass
+        return {
+            "id": self._id,
+            "object": "chat.completion",
+            "created": self._created,
+            "model": self._gateway.model_name,
+            "choices": [answer.body(i, self._new_call_id) for i, answer in enumerate(self._answers)],
+            "usage": usage(self._counts()),
+        }
+
+    async def _items(self) -> AsyncGenerator[tuple[int, Item], None]:
+        failed = False
+        try:
+            async with aclosing(merged(self._generations)) as items:
+                async for choice, item in items:
+                    self._metrics.see(item)
+                    self._answers[choice].add(item)
+                    yield choice, item
+            self._keep()
+        except Exception:
+            failed = True
+            raise
+        finally:
+            cancel_all(self._generations)
+            self._metrics.finish(failed=failed)
+
+    def _keep(self) -> None:
+        for generation, answer in zip(self._generations, self._answers, strict=True):
+            kept = answer.kept()
+            if kept is not None:
+                self._gateway.conversations.keep(self._conversation, kept, generation.token_ids)
+
+    def _counts(self) -> list[Any]:
+        return [answer.ended.counts for answer in self._answers if answer.ended is not None]
+
+    def _new_call_id(self) -> str:
+        return self._gateway.new_id("call_")
+
+
+def start_all(generations: list[Generation]) -> None:
+    """All or none: when one is not accepted, those before it are stopped."""
+    try:
+        for generation in generations:
+            generation.start()
+    except Exception:
+        cancel_all(generations)
+        raise
+
+
+def cancel_all(generations: list[Generation]) -> None:
+    for generation in generations:
+        generation.cancel()

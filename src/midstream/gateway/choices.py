@@ -1,0 +1,58 @@
+"""Owns several choices of one request side by side, as one stream of (choice, item). Renders nothing."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+
+from midstream.gateway.generation import Ended, Generation, Item
+
+
+async def merged(generations: list[Generation]) -> AsyncGenerator[tuple[int, Item], None]:
+    """Items as they come; nothing of another choice before choice 0 has begun. Ends after every choice's `Ended`.
+
+    Raises what the first failing choice raises; leaving it early stops all of them.
+    """
+    if len(generations) == 1:
+        async with aclosing(generations[0].items()) as items:
+            async for item in items:
+                yield 0, item
+        return
+    # Bounded by the generations' own queues, which it replaces while they wait.
+    queue: asyncio.Queue[tuple[int, Item | BaseException]] = asyncio.Queue()
+    tasks = [asyncio.create_task(_pump(i, generation, queue)) for i, generation in enumerate(generations)]
+    try:
+        async for pair in _in_order(queue, len(generations)):
+            yield pair
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _pump(index: int, generation: Generation, queue: asyncio.Queue[tuple[int, Item | BaseException]]) -> None:
+    try:
+        async with aclosing(generation.items()) as items:
+            async for item in items:
+                queue.put_nowait((index, item))
+    except Exception as error:
+        queue.put_nowait((index, error))
+
+
+async def _in_order(
+    queue: asyncio.Queue[tuple[int, Item | BaseException]], num_open: int
+) -> AsyncGenerator[tuple[int, Item], None]:
+    held: list[tuple[int, Item]] = []
+    has_begun = False
+    while num_open:
+        index, item = await queue.get()
+        if isinstance(item, BaseException):
+            raise item
+        num_open -= isinstance(item, Ended)
+        if not has_begun and index != 0:
+            held.append((index, item))
+            continue
+        yield index, item
+        if not has_begun:
+            has_begun = True
+            for pair in held:
+                yield pair

@@ -1,0 +1,39 @@
+"""Owns the body of a text completion request, and of tokenize and detokenize. Generates nothing."""
+
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from midstream.gateway.chat_request import MessageBody
+from midstream.gateway.fields import RequestModel
+from midstream.gateway.sampling import SamplingFields
+
+TokenIds = list[Annotated[int, Field(ge=0)]]
+
+
+class CompletionRequest(SamplingFields):
+    """`POST /v1/completions`."""
+
+    prompt: str | TokenIds | list[str] | list[TokenIds]
+
+    def prompts(self) -> list[str | list[int]]:
+        """One entry a prompt, in order."""
+        prompt: Any = self.prompt
+        if isinstance(prompt, str) or (prompt and isinstance(prompt[0], int)):
+            return [prompt]
+        return list(prompt)
+
+
+class TokenizeRequest(RequestModel):
+    """`POST /tokenize`: a prompt, or messages as the chat template renders them."""
+
+    model: str | None = None
+    prompt: str | None = None
+    messages: Annotated[list[MessageBody], Field(min_length=1)] | None = None
+    add_special_tokens: bool = True
+    return_token_strs: bool = False
+
+
+class DetokenizeRequest(RequestModel):
+    model: str | None = None
+    tokens: TokenIds

@@ -1,0 +1,263 @@
+"""Owns one choice from its request to its one end: engine outputs in, wire-neutral items out. Knows no HTTP.
+
+Server calls run beside the decoding; when a turn ends with some of them pending, their results are injected into
+the parked sequence and the same sequence decodes on.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass, field
+from typing import Any
+
+from midstream.errors import DeadlineExceeded, EngineDied
+from midstream.gateway.engine_client import EngineClient
+from midstream.messages import (
+    AddRequest,
+    ArgumentsDelta,
+    CallAbandoned,
+    CallClosed,
+    CallNamed,
+    CallRouted,
+    ChoiceMode,
+    FinishReason,
+    ReasoningDelta,
+    Resume,
+    RunsOn,
+    SamplingParams,
+    SequenceOutput,
+    TextDelta,
+    TokenCounts,
+    ToolChoice,
+    ToolPlan,
+    WatchEvent,
+)
+from midstream.routing.dispatching.dispatcher import CallSet, Dispatcher
+from midstream.routing.dispatching.injection import Injector
+from midstream.routing.dispatching.status import CallResult, CallState, CallStatus
+from midstream.telemetry.metrics import Metrics
+
+
+@dataclass(frozen=True)
+class GenerationRequest:
+    """What one choice is generated from."""
+
+    token_ids: list[int]
+    sampling: SamplingParams
+    salt: bytes
+    plan: ToolPlan | None = None
+    template_tools: list[dict[str, Any]] | None = None
+    deadline_s: float = 600.0
+
+
+@dataclass(frozen=True)
+class ClientCall:
+    """A client's call has its name: `index` counts the choice's client calls from 0."""
+
+    index: int
+    name: str
+
+
+@dataclass(frozen=True)
+class ClientArguments:
+    index: int
+    text: str
+
+
+@dataclass(frozen=True)
+class ClientCallFailed:
+    """A client call that was already shown turned out to be invalid; its text comes as content."""
+
+    index: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class Ended:
+    reason: FinishReason
+    stop_reason: str | int | None
+    counts: TokenCounts
+
+
+Item = TextDelta | ReasoningDelta | ClientCall | ClientArguments | ClientCallFailed | CallStatus | Ended
+
+
+@dataclass(frozen=True)
+class Services:
+    """What every generation needs. One per gateway."""
+
+    engine: EngineClient
+    dispatcher: Dispatcher
+    injector: Injector
+    metrics: Metrics
+    max_tool_rounds: int
+
+
+@dataclass
+class _ClientCalls:
+    """Client calls by the number that the watch gave them, and what is known of each."""
+
+    wire_index: dict[int, int] = field(default_factory=dict)
+    num_complete: int = 0
+
+
+class Generation:
+    """Runs one choice. `items()` ends with `Ended` or raises; leaving it early aborts everything."""
+
+    def __init__(self, services: Services, request: GenerationRequest) -> None:
+        self.token_ids = list(request.token_ids)
+        """Every token of the sequence so far: prompt, completion, injections."""
+        self._services = services
+        self._request = request
+        self._request_id = services.engine.next_request_id()
+        # Bounded by max_tokens and the tools' progress: a slow client never blocks the engine.
+        self._queue: asyncio.Queue[SequenceOutput | CallStatus | list[CallResult]] = asyncio.Queue()
+        self._calls: CallSet = services.dispatcher.begin(self._queue.put_nowait)
+        self._client_calls = _ClientCalls()
+        self._num_rounds = 1
+        self._waiting: asyncio.Task[None] | None = None
+        self._last_output_s: float | None = None
+        self._counts = TokenCounts(0, 0, 0, 0, 0, 0)
+        self._finish: tuple[FinishReason, str | int | None] | None = None
+
+    def start(self) -> None:
+        """Hand the request to the engine. Raises CapacityError or EngineDied when it is not accepted."""
+        request = self._request
+        command = AddRequest(self._request_id, request.token_ids, request.sampling, request.salt, request.plan)
+        self._services.engine.submit(command, self._queue.put_nowait)
+
+    async def items(self) -> AsyncGenerator[Item, None]:
+        """Everything that happens, in order. Raises EngineDied or DeadlineExceeded."""
+        deadline = time.monotonic() + self._request.deadline_s
+        ended: Ended | None = None
+        try:
+            while ended is None:
+                match await self._next(deadline):
+                    case CallStatus() as status:
+                        yield status
+                    case SequenceOutput() as output:
+                        for item in self._on_output(output):
+                            if isinstance(item, Ended):
+                                ended = item
+                            else:
+                                yield item
+                    case results:
+                        ended = self._on_results(results)
+            while not self._queue.empty():
+                left = self._queue.get_nowait()
+                if isinstance(left, CallStatus):
+                    yield left
+            yield ended
+        finally:
+            self.cancel()
+
+    def cancel(self) -> None:
+        """Stop decoding and every tool that still runs. May be called again."""
+        self._services.engine.abort(self._request_id)
+        self._calls.cancel()
+        if self._waiting is not None:
+            self._waiting.cancel()
+
+    async def _next(self, deadline: float) -> SequenceOutput | CallStatus | list[CallResult]:
+        try:
+            async with asyncio.timeout(deadline - time.monotonic()):
+                return await self._queue.get()
+        except TimeoutError:
+            limit_s = self._request.deadline_s
+            raise DeadlineExceeded(f"the request took longer than its limit of {limit_s:g} s") from None
+
+    def _on_output(self, output: SequenceOutput) -> list[Item]:
+        self.token_ids += output.token_ids
+        self._observe_gap(output)
+        items: list[Item] = []
+        for event in output.events:
+            self._calls.feed(event)
+            items += self._on_event(event)
+        self._counts = output.counts
+        if output.is_parked:
+            self._calls.end_turn()
+            self._wait_for_results()
+        elif output.finished is not None:
+            finished = output.finished
+            if finished.reason is FinishReason.ERROR:
+                raise EngineDied(finished.error or "the engine process died")
+            self._finish = (finished.reason, finished.stop_reason)
+            self._calls.end_turn()
+            if self._calls.has_pending:
+                # Calls that had closed before a cut run to their end; their results come too late for the model.
+                self._wait_for_results()
+            else:
+                items.append(self._ended())
+        return items
+
+    def _on_event(self, event: WatchEvent) -> list[Item]:
+        calls = self._client_calls
+        match event:
+            case TextDelta() | ReasoningDelta():
+                return [event]
+            case CallRouted(index, _, RunsOn.CLIENT):
+                calls.wire_index[index] = -1
+            case CallNamed(index, name) if index in calls.wire_index:
+                # Numbered now: a routed call that is abandoned before its name was complete was never shown.
+                calls.wire_index[index] = sum(shown >= 0 for shown in calls.wire_index.values())
+                return [ClientCall(calls.wire_index[index], name)]
+            case ArgumentsDelta(index, text) if index in calls.wire_index:
+                return [ClientArguments(calls.wire_index[index], text)]
+            case CallClosed(index) if index in calls.wire_index:
+                calls.num_complete += 1
+            case CallAbandoned(index, reason, is_cut) if calls.wire_index.get(index, -1) >= 0 and not is_cut:
+                return [ClientCallFailed(calls.wire_index[index], reason)]
+        return []
+
+    def _wait_for_results(self) -> None:
+        self._waiting = asyncio.create_task(self._gather_results(), name="tool results")
+
+    async def _gather_results(self) -> None:
+        self._queue.put_nowait(await self._calls.results())
+
+    def _on_results(self, results: list[CallResult]) -> Ended | None:
+        """Every pending call has ended: inject the results and go on, or end."""
+        if self._finish is not None:
+            return self._ended()
+        if self._client_calls.num_complete:
+            # The client has calls to run as well: the turn is its from here.
+            self._finish = (FinishReason.STOP, None)
+            return self._ended()
+        self._num_rounds += 1
+        token_ids = self._services.injector.render(results, self._request.template_tools)
+        self.token_ids += token_ids
+        self._services.engine.resume(Resume(self._request_id, token_ids, self._next_plan()))
+        for result in results:
+            self._queue.put_nowait(
+                CallStatus(
+                    result.call_id,
+                    result.name,
+                    CallState.INJECTED,
+                    f"{result.name}: the model has its result",
+                )
+            )
+        return None
+
+    def _next_plan(self) -> ToolPlan | None:
+        """Later rounds are auto, the last one none."""
+        plan = self._request.plan
+        assert plan is not None
+        is_last = self._num_rounds > self._services.max_tool_rounds
+        mode = ChoiceMode.NONE if is_last else ChoiceMode.AUTO
+        return ToolPlan(plan.dialect, plan.tools, ToolChoice(mode), plan.parallel, plan.reasoning_markers)
+
+    def _ended(self) -> Ended:
+        assert self._finish is not None
+        reason, stop_reason = self._finish
+        if reason is FinishReason.STOP and self._client_calls.num_complete:
+            choice = self._request.plan.choice.mode if self._request.plan else ChoiceMode.AUTO
+            # OpenAI's own rule: `stop` for a named tool_choice.
+            is_named = choice is ChoiceMode.NAMED and self._num_rounds == 1
+            reason = FinishReason.STOP if is_named else FinishReason.TOOL_CALLS
+        return Ended(reason, stop_reason, self._counts)
+
+    def _observe_gap(self, output: SequenceOutput) -> None:
+        now_s = time.monotonic()
+        if self._last_output_s is not None and output.token_ids:
+            self._services.metrics.inter_token.observe(now_s - self._last_output_s)
+        self._last_output_s = now_s

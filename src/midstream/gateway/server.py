@@ -1,0 +1,73 @@
+"""Owns the HTTP server's life: it listens, drains after a signal, and stops. Routes are the app's."""
+
+import asyncio
+import signal
+import time
+from types import FrameType
+
+import structlog
+import uvicorn
+from fastapi import FastAPI
+
+from midstream.gateway.state import Gateway
+
+log = structlog.get_logger()
+
+_POLL_S = 0.05
+
+
+class Server(uvicorn.Server):
+    """uvicorn, but a first signal drains: open streams finish, new requests get a 503, then it stops.
+
+    A second signal stops at once.
+    """
+
+    def __init__(self, app: FastAPI, gateway: Gateway) -> None:
+        config = gateway.config
+        super().__init__(
+            uvicorn.Config(
+                app,
+                host=config.host,
+                port=config.port,
+                loop="uvloop",
+                http="httptools",
+                lifespan="off",
+                log_config=None,
+                access_log=False,
+                timeout_graceful_shutdown=1,
+            )
+        )
+        self._gateway = gateway
+        self._drain: asyncio.Task[None] | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    @property
+    def bound_port(self) -> int:
+        """The port that is listened on, once `started`."""
+        port: int = self.servers[0].sockets[0].getsockname()[1]
+        return port
+
+    async def serve(self, sockets: list[object] | None = None) -> None:  # type: ignore[override]
+        self._loop = asyncio.get_running_loop()
+        await super().serve()
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        if self._gateway.is_draining or self._loop is None:
+            self.should_exit = True
+            self.force_exit = sig == signal.SIGINT
+            return
+        self._gateway.is_draining = True
+        self._loop.call_soon_threadsafe(self._begin_drain)
+
+    def _begin_drain(self) -> None:
+        self._drain = asyncio.ensure_future(self._drain_then_exit())
+
+    async def _drain_then_exit(self) -> None:
+        engine = self._gateway.services.engine
+        limit = time.monotonic() + self._gateway.config.drain_s
+        log.info("draining", num_open=engine.num_open, limit_s=self._gateway.config.drain_s)
+        while engine.num_open and time.monotonic() < limit and not self.should_exit:
+            await asyncio.sleep(_POLL_S)
+        if engine.num_open:
+            log.warning("drain_limit_reached", num_open=engine.num_open)
+        self.should_exit = True

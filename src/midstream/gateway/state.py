@@ -1,0 +1,45 @@
+"""Owns what all routes of one gateway share. Built once, in `cli`."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from midstream.config import Config
+from midstream.errors import Draining, ModelNotFound
+from midstream.gateway.conversation import Conversations
+from midstream.gateway.generation import Services
+from midstream.gateway.tool_plans import ToolPlans
+from midstream.modelfile.tokenizer import Tokenizer
+
+
+@dataclass
+class Gateway:
+    config: Config
+    model_name: str
+    """What clients call the model."""
+    model_root: str
+    services: Services
+    conversations: Conversations
+    tool_plans: ToolPlans
+    tokenizer: Tokenizer
+    new_id: Callable[[str], str]
+    """Makes an id that begins with the given prefix."""
+    created: int = field(default_factory=lambda: int(time.time()))
+    is_draining: bool = False
+
+    @property
+    def max_model_len(self) -> int:
+        hello = self.services.engine.hello
+        assert hello is not None, "asked before `check_open`"
+        return hello.max_model_len
+
+    def check_model(self, name: str | None) -> None:
+        """Raises ModelNotFound for a model that is not served here."""
+        if name is not None and name != self.model_name:
+            raise ModelNotFound(f"no model {name!r} here; this server has {self.model_name!r}", param="model")
+
+    def check_open(self) -> None:
+        """Raises when no new work is taken: Draining, EngineLoading or EngineDied."""
+        if self.is_draining:
+            raise Draining("the server is shutting down; try another one, or again later")
+        self.services.engine.check_ready()

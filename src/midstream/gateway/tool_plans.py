@@ -1,0 +1,113 @@
+"""Owns the way from a request's tool fields to a `ToolPlan`. Watches and runs nothing."""
+
+import difflib
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any
+
+import orjson
+
+from midstream.errors import BtifError, RequestError
+from midstream.gateway.chat_request import ChatRequest, NamedChoice, ToolBody
+from midstream.messages import ChoiceMode, RunsOn, ToolChoice, ToolPlan, ToolSpec
+from midstream.protocol.btif import Layout, tool_id
+from midstream.routing.dispatching.dispatcher import ServerTool
+from midstream.routing.watching.dialects import dialect_named
+from midstream.routing.watching.grammar import check_tool
+
+_NO_PARAMETERS = {"type": "object", "properties": {}}
+
+
+class ToolPlans:
+    """Makes the plan of each request. One per gateway."""
+
+    def __init__(
+        self, dialect: str, server_tools: Mapping[str, ServerTool], reasoning_markers: tuple[str, str] | None
+    ) -> None:
+        self._dialect = dialect
+        self._server_tools = server_tools
+        self._reasoning_markers = reasoning_markers
+
+    def plan(self, request: ChatRequest) -> ToolPlan | None:
+        """None when there is nothing to watch for. Raises RequestError that names the field at fault."""
+        server = self._server_specs(request)
+        client = [self._client_spec(index, body) for index, body in enumerate(request.tools)]
+        tools = (*server, *client)
+        names = [tool.name for tool in tools]
+        for index, name in enumerate(names):
+            if name in names[:index]:
+                raise RequestError(f"two tools are named {name!r}; rename one", param="tools")
+        choice = _choice(request, names)
+        if not tools:
+            return None
+        return ToolPlan(self._dialect, tools, choice, request.parallel_tool_calls, self._reasoning_markers)
+
+    def _server_specs(self, request: ChatRequest) -> list[ToolSpec]:
+        known = self._server_tools
+        if request.server_tools == "all":
+            return [tool.spec for tool in known.values()]
+        for name in request.server_tools:
+            if name not in known:
+                near = difflib.get_close_matches(name, known, n=1)
+                hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(sorted(known)) or 'none'}"
+                raise RequestError(f"no server tool {name!r}; {hint}", param="server_tools", code="unknown_tool")
+        return [known[name].spec for name in dict.fromkeys(request.server_tools)]
+
+    def _client_spec(self, index: int, body: ToolBody) -> ToolSpec:
+        function = body.function
+        parameters = function.parameters or _NO_PARAMETERS
+        param = f"tools.{index}.function.parameters"
+        _check_schema(function.name, orjson.dumps(parameters), self._dialect, param)
+        return ToolSpec(
+            name=function.name,
+            tool_id=tool_id(function.name),
+            description=function.description or "",
+            parameters=parameters,
+            runs_on=RunsOn.CLIENT,
+        )
+
+
+def template_tools(plan: ToolPlan | None) -> list[dict[str, Any]] | None:
+    """The tools as chat templates expect them."""
+    if plan is None:
+        return None
+    return [
+        {
+            "type": "function",
+            "function": {"name": tool.name, "description": tool.description, "parameters": tool.parameters},
+        }
+        for tool in plan.tools
+    ]
+
+
+def _choice(request: ChatRequest, names: list[str]) -> ToolChoice:
+    choice = request.tool_choice
+    if isinstance(choice, NamedChoice):
+        name = choice.function.name
+        if name not in names:
+            raise RequestError(f"tool_choice names {name!r}, which is not among the tools", param="tool_choice")
+        return ToolChoice(ChoiceMode.NAMED, name)
+    if choice == "required" and not names:
+        raise RequestError("tool_choice is 'required' and the request has no tools", param="tool_choice")
+    return ToolChoice(ChoiceMode(choice or "auto"))
+
+
+@lru_cache(maxsize=1024)
+def _check_schema(name: str, parameters_json: bytes, dialect: str, param: str) -> None:
+    """Raises RequestError for a schema that is none. Cached: the same tools come with every turn."""
+    parameters = orjson.loads(parameters_json)
+    kind = parameters.get("type", "object")
+    if kind != "object":
+        raise RequestError(f"the parameters of tool {name!r} have type {kind!r}; it must be 'object'", param=param)
+    properties = parameters.get("properties", {})
+    if not isinstance(properties, dict):
+        raise RequestError(f"the properties of tool {name!r} are no object", param=param)
+    required = parameters.get("required", [])
+    if not isinstance(required, list) or not all(isinstance(item, str) for item in required):
+        raise RequestError(f"`required` of tool {name!r} is no list of names", param=param)
+    try:
+        Layout.of(parameters)
+    except BtifError as error:
+        raise RequestError(f"the parameters of tool {name!r}: {error.message}", param=param) from None
+    spec = ToolSpec(name, tool_id(name), "", parameters, runs_on=RunsOn.CLIENT)
+    check_tool(spec, dialect_named(dialect), param)

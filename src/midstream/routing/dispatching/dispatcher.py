@@ -1,0 +1,116 @@
+"""Owns the server calls of every stream: opens, starts, cancels and gathers them. Never touches HTTP or tokens."""
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from midstream.messages import (
+    ArgumentsDelta,
+    CallAbandoned,
+    CallClosed,
+    CallNamed,
+    CallReady,
+    CallRouted,
+    RunsOn,
+    ToolSpec,
+    WatchEvent,
+)
+from midstream.routing.dispatching.server_call import Notify, ServerCall
+from midstream.routing.dispatching.status import CallResult
+from midstream.telemetry.metrics import Metrics
+from midstream.tools.transport import Transport
+
+
+@dataclass(frozen=True)
+class ServerTool:
+    spec: ToolSpec
+    transport: Transport
+
+
+class Dispatcher:
+    """Knows which transport reaches which tool. One per gateway."""
+
+    def __init__(
+        self,
+        tools: Mapping[str, ServerTool],
+        *,
+        timeout_s: float,
+        metrics: Metrics,
+        new_call_id: Callable[[], str],
+    ) -> None:
+        self.tools = tools
+        self._timeout_s = timeout_s
+        self._metrics = metrics
+        self._new_call_id = new_call_id
+
+    def begin(self, notify: Notify) -> "CallSet":
+        """The calls of one stream; `notify` is called on the event loop at every change of a call's state."""
+        return CallSet(self, notify)
+
+    def open(self, routed: CallRouted, notify: Notify) -> ServerCall:
+        tool = self.tools[routed.name]
+        return ServerCall(
+            routed,
+            tool.spec,
+            tool.transport,
+            call_id=self._new_call_id(),
+            timeout_s=self._timeout_s,
+            notify=notify,
+            metrics=self._metrics,
+        )
+
+    def observe_overhead(self, event: CallReady) -> None:
+        self._metrics.dispatch_overhead.observe((time.monotonic_ns() - event.mark.time_ns) / 1e9)
+
+
+class CallSet:
+    """The server calls of one stream, by their number in it."""
+
+    def __init__(self, dispatcher: Dispatcher, notify: Notify) -> None:
+        self._dispatcher = dispatcher
+        self._notify = notify
+        self._calls: dict[int, ServerCall] = {}
+        self._pending: list[ServerCall] = []
+
+    @property
+    def has_pending(self) -> bool:
+        """True while closed calls have results that the model has not seen."""
+        return bool(self._pending)
+
+    def feed(self, event: WatchEvent) -> None:
+        """Move the call on that the event belongs to; events of client calls are nobody's here."""
+        if isinstance(event, CallRouted) and event.runs_on is RunsOn.SERVER:
+            self._calls[event.index] = self._dispatcher.open(event, self._notify)
+            return
+        call = self._calls.get(getattr(event, "index", -1))
+        if call is None:
+            return
+        match event:
+            case CallNamed():
+                call.named()
+            case ArgumentsDelta(_, text):
+                call.partial(text)
+            case CallReady():
+                call.ready(event)
+                self._dispatcher.observe_overhead(event)
+            case CallClosed():
+                call.closed()
+                self._pending.append(call)
+            case CallAbandoned():
+                call.abandon(event.reason)
+
+    def end_turn(self) -> None:
+        """The turn is decoded: what still runs overlaps with nothing from here on."""
+        for call in self._pending:
+            call.decoding_ended(time.monotonic_ns())
+
+    async def results(self) -> list[CallResult]:
+        """Wait for every closed call whose result the model has not seen, in the order of the calls."""
+        pending, self._pending = self._pending, []
+        return list(await asyncio.gather(*(call.result() for call in pending)))
+
+    def cancel(self) -> None:
+        """Cancel whatever runs. May be called again."""
+        for call in self._calls.values():
+            call.cancel()

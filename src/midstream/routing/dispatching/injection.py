@@ -1,0 +1,55 @@
+"""Owns the way of results into a running sequence: rendered once, as the tokens that come next. Runs nothing."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from midstream.errors import RequestError
+from midstream.modelfile.chat_template import ChatTemplate
+from midstream.modelfile.continuation import continuation_ids
+from midstream.modelfile.tokenizer import Tokenizer
+from midstream.routing.dispatching.status import CallResult
+
+
+class Injector:
+    """Renders results by the difference that they make to a conversation that ends in their calls."""
+
+    def __init__(self, template: ChatTemplate, tokenizer: Tokenizer, *, max_result_tokens: int) -> None:
+        self._template = template
+        self._tokenizer = tokenizer
+        self._max_result_tokens = max_result_tokens
+
+    def render(self, results: Sequence[CallResult], tools: Sequence[Mapping[str, Any]] | None) -> list[int]:
+        """The tokens that follow the turn which made the calls, up to where the model goes on."""
+        before = [{"role": "user", "content": ""}, _calls(results)]
+        after = [*before, *(self._message(result) for result in results)]
+        token_ids = continuation_ids(self._template, self._tokenizer, before, after, tools)
+        if token_ids is None:
+            raise RequestError("the chat template renders a turn with calls differently once results follow it")
+        return token_ids
+
+    def _message(self, result: CallResult) -> dict[str, Any]:
+        return {
+            "role": "tool",
+            "tool_call_id": result.call_id,
+            "name": result.name,
+            "content": self._cut(result.text),
+        }
+
+    def _cut(self, text: str) -> str:
+        token_ids = self._tokenizer.encode(text)
+        if len(token_ids) <= self._max_result_tokens:
+            return text
+        kept = self._tokenizer.decode(token_ids[: self._max_result_tokens]).rstrip("�")
+        return f"{kept}… [cut: the first {self._max_result_tokens} of {len(token_ids)} tokens]"
+
+
+def _calls(results: Sequence[CallResult]) -> dict[str, Any]:
+    calls = [
+        {
+            "id": result.call_id,
+            "type": "function",
+            "function": {"name": result.name, "arguments": result.arguments},
+        }
+        for result in results
+    ]
+    return {"role": "assistant", "content": "", "tool_calls": calls}

@@ -1,0 +1,74 @@
+"""Owns one call while it is decoded: its frame as it fills, and whether its tool may run. Never runs it."""
+
+from midstream.errors import BtifError
+from midstream.messages import RunsOn, ToolSpec
+from midstream.protocol.btif import FrameBuilder, Layout
+
+
+class WatchedTool:
+    """A tool with its layout compiled."""
+
+    def __init__(self, spec: ToolSpec) -> None:
+        self.spec = spec
+        self.layout = Layout.of(spec.parameters)
+        self.is_server = spec.runs_on is RunsOn.SERVER
+
+
+class Call:
+    """The call with number `index` of its stream, from ROUTED on."""
+
+    def __init__(self, index: int, tool: WatchedTool) -> None:
+        self.index = index
+        self.tool = tool
+        self.is_named = False
+        self.is_closed = False
+        self.dispatched: bytes | None = None
+        """The frame that was last said to be ready."""
+        self._builder = FrameBuilder(tool.spec.tool_id, tool.layout)
+        self._num_arguments = 0
+
+    def put(self, name: str, value_json: str) -> str | None:
+        """Take a complete argument. Returns why the call is invalid, if it is now."""
+        layout = self.tool.layout
+        if layout.is_closed and name not in layout.index:
+            return f"{self.tool.spec.name} has no argument {name!r}"
+        try:
+            self._builder.put(name, value_json)
+        except BtifError as error:
+            return f"argument {name!r}: {error.message}"
+        self._num_arguments += 1
+        return None
+
+    def ready_frame(self) -> bytes | None:
+        """The frame to run before the call has closed, if the tool may start now with one that is new.
+
+        Read-only tools start when every declared argument is there and no other can come; eager ones as soon as
+        the required ones are. Source: design, "A tool call's life".
+        """
+        annotations, layout = self.tool.spec.annotations, self.tool.layout
+        if not (self.tool.is_server and annotations.read_only and self._num_arguments):
+            return None
+        is_whole = layout.is_closed and self._num_arguments == len(layout.names)
+        is_eager = annotations.eager and layout.required and not self._builder.missing_required
+        return self._new_frame() if is_whole or is_eager else None
+
+    def close(self) -> str | None:
+        """The arguments object has ended. Returns why the call is invalid, if it is."""
+        missing = self._builder.missing_required
+        if missing:
+            return f"{self.tool.spec.name} lacks its required argument{'s' * (len(missing) > 1)} " + ", ".join(
+                sorted(missing)
+            )
+        self.is_closed = True
+        return None
+
+    def closing_frame(self) -> bytes | None:
+        """The frame of the closed call, unless that very frame runs already."""
+        return self._new_frame() if self.tool.is_server else None
+
+    def _new_frame(self) -> bytes | None:
+        frame = self._builder.build()
+        if frame == self.dispatched:
+            return None
+        self.dispatched = frame
+        return frame

@@ -1,0 +1,74 @@
+"""Owns when a turn's grammar is in force. Knows the parser's state, not what is in the call."""
+
+import numpy as np
+import numpy.typing as npt
+
+from midstream.messages import ChoiceMode, ToolPlan
+from midstream.routing.watching.dialects.dialect import Dialect
+from midstream.routing.watching.grammar import Grammars, GrammarState
+from midstream.routing.watching.parser import CallParser
+
+
+class TurnGrammar:
+    """The grammar of one turn.
+
+    Required and named: in force from the first token to the last. Auto: from the token in which a marker may begin
+    until its call has ended; a token that spans the marker's end is then held to what may follow it.
+    """
+
+    def __init__(
+        self, grammars: Grammars | None, dialect: Dialect, plan: ToolPlan, eos_token_ids: tuple[int, ...]
+    ) -> None:
+        mode = plan.choice.mode
+        self._grammars = grammars if mode is not ChoiceMode.NONE and plan.tools else None
+        self._dialect = dialect
+        self._plan = plan
+        self._eos_token_ids = eos_token_ids
+        self._is_auto = mode is ChoiceMode.AUTO
+        self._is_single = not plan.parallel
+        self._ends_turn = False
+        self._recent: list[int] = []
+        self._state: GrammarState | None = None
+        if self._grammars is not None and not self._is_auto:
+            self._state = self._grammars.matcher(dialect, plan)
+
+    def advance(self, token_id: int, parser: CallParser) -> None:
+        """Take a token that the parser has read."""
+        if self._grammars is None:
+            return
+        if not self._is_auto:
+            self._consume([token_id])
+            return
+        self._recent.append(token_id)
+        if parser.is_in_call or parser.may_begin_call:
+            if self._state is None:
+                self._state = self._grammars.matcher(self._dialect, self._plan)
+                self._consume(self._recent)
+            else:
+                self._consume([token_id])
+            return
+        self._ends_turn = self._is_single and parser.has_calls
+        self._state = None
+        self._recent.clear()
+
+    def forced_tokens(self, parser: CallParser) -> list[int]:
+        if self._ends_turn:
+            return [self._eos_token_ids[0]]
+        state = self._state
+        if state is None or state.is_broken or (self._is_auto and not parser.is_in_call):
+            return []
+        return [self._eos_token_ids[0]] if state.is_over else state.forced_tokens()
+
+    def fill_mask(self, bitmask: npt.NDArray[np.int32], parser: CallParser) -> bool:
+        if self._state is None or self._state.is_broken:
+            return False
+        self._state.fill(bitmask)
+        if self._is_auto and not parser.is_in_call:
+            # The marker has only perhaps begun: the turn may as well end here.
+            for token_id in self._eos_token_ids:
+                bitmask[token_id // 32] |= np.int32(np.uint32(1 << (token_id % 32)).view(np.int32))
+        return True
+
+    def _consume(self, token_ids: list[int]) -> None:
+        if self._state is not None and not self._state.is_broken:
+            self._state.consume(token_ids)

@@ -1,0 +1,201 @@
+"""Owns the watch over one turn's tokens: what is text, what is a call, what may come next. Runs no tool.
+
+Implements `engine.watch.TokenWatch` (the engine is handed it and knows only that Protocol).
+"""
+
+import numpy as np
+import numpy.typing as npt
+
+from midstream.messages import (
+    ArgumentsDelta,
+    CallAbandoned,
+    CallClosed,
+    CallNamed,
+    CallReady,
+    CallRouted,
+    ChoiceMode,
+    Mark,
+    ReasoningDelta,
+    TextDelta,
+    ToolPlan,
+    WatchEvent,
+)
+from midstream.modelfile.tokenizer import Tokenizer
+from midstream.routing.watching.call import Call, WatchedTool
+from midstream.routing.watching.dialects import dialect_named
+from midstream.routing.watching.dialects.dialect import Dialect
+from midstream.routing.watching.events import (
+    ArgumentEnd,
+    ArgumentsEnd,
+    ArgumentsText,
+    CallBegin,
+    CallEnd,
+    CallInvalid,
+    NameEnd,
+    NamePart,
+    ParseEvent,
+    Reasoning,
+    Text,
+)
+from midstream.routing.watching.grammar import Grammars
+from midstream.routing.watching.names import NameTrie
+from midstream.routing.watching.parser import CallParser, Markers
+from midstream.routing.watching.turn_grammar import TurnGrammar
+
+
+class Watches:
+    """Makes the watch of each turn. One per engine process: it holds the compiled grammars."""
+
+    def __init__(self, tokenizer: Tokenizer, *, constrains: bool = True) -> None:
+        self._grammars = Grammars(tokenizer) if constrains else None
+        self._added_tokens = tokenizer.added_tokens
+        self._eos_token_ids = tuple(tokenizer.eos_token_ids)
+
+    def make(self, plan: ToolPlan, num_earlier_calls: int) -> "CallWatch":
+        dialect = dialect_named(plan.dialect)
+        banned = list(dialect.result_frames)
+        if plan.choice.mode is ChoiceMode.NONE and dialect.call_open:
+            banned.append(dialect.call_open)
+        return CallWatch(
+            plan,
+            dialect,
+            TurnGrammar(self._grammars, dialect, plan, self._eos_token_ids),
+            num_earlier_calls=num_earlier_calls,
+            banned_token_ids=tuple(self._added_tokens[text] for text in banned if text in self._added_tokens),
+        )
+
+
+class CallWatch:
+    """The watch of one turn. Pure but for its grammar: the same tokens give the same events."""
+
+    def __init__(
+        self,
+        plan: ToolPlan,
+        dialect: Dialect,
+        grammar: TurnGrammar,
+        *,
+        num_earlier_calls: int = 0,
+        banned_token_ids: tuple[int, ...] = (),
+    ) -> None:
+        is_watching = plan.choice.mode is not ChoiceMode.NONE
+        markers = dialect.markers(plan.reasoning_markers)
+        if is_watching:
+            self._parser = dialect.make_parser(markers)
+        else:
+            without_calls = Markers(None, "", markers.reasoning_open, markers.reasoning_close)
+            self._parser = CallParser(without_calls)
+        self._grammar = grammar
+        self._tools = {spec.name: WatchedTool(spec) for spec in plan.tools} if is_watching else {}
+        self._names = NameTrie(self._tools)
+        self._call: Call | None = None
+        self._num_server_calls = 0
+        self.num_calls = num_earlier_calls
+        self.banned_token_ids = banned_token_ids
+
+    def feed(self, token_id: int, text: str, mark: Mark) -> list[WatchEvent]:
+        events: list[WatchEvent] = []
+        for event in self._parser.feed(text):
+            events += self._on_event(event, mark)
+        self._grammar.advance(token_id, self._parser)
+        return events
+
+    def end_turn(self, text: str, mark: Mark) -> list[WatchEvent]:
+        return self._finish(text, mark, is_cut=False)
+
+    def cut(self, text: str, mark: Mark) -> list[WatchEvent]:
+        return self._finish(text, mark, is_cut=True)
+
+    def awaits_results(self) -> bool:
+        return self._num_server_calls > 0
+
+    def forced_tokens(self) -> list[int]:
+        return self._grammar.forced_tokens(self._parser)
+
+    def fill_mask(self, bitmask: npt.NDArray[np.int32]) -> bool:
+        return self._grammar.fill_mask(bitmask, self._parser)
+
+    def _finish(self, text: str, mark: Mark, *, is_cut: bool) -> list[WatchEvent]:
+        events: list[WatchEvent] = []
+        for event in [*self._parser.feed(text), *self._parser.finish(is_cut=is_cut)]:
+            events += self._on_event(event, mark)
+        return events
+
+    def _on_event(self, event: ParseEvent, mark: Mark) -> list[WatchEvent]:
+        match event:
+            case Text(text):
+                return [TextDelta(text)]
+            case Reasoning(text):
+                return [ReasoningDelta(text)]
+            case CallBegin() | CallEnd():
+                self._call = None
+            case NamePart(text):
+                return self._route(self._names.resolve(text), mark)
+            case NameEnd(name):
+                return self._on_name(name, mark)
+            case ArgumentsText(text):
+                return self._on_arguments_text(text)
+            case ArgumentEnd(name, value_json):
+                return self._on_argument(name, value_json, mark)
+            case ArgumentsEnd():
+                return self._on_arguments_end(mark)
+            case CallInvalid(raw_text, reason, is_cut):
+                return self._on_invalid(raw_text, reason, is_cut=is_cut)
+        return []
+
+    def _route(self, name: str | None, mark: Mark) -> list[WatchEvent]:
+        if name is None or self._call is not None:
+            return []
+        self._call = Call(self.num_calls, self._tools[name])
+        self.num_calls += 1
+        return [CallRouted(self._call.index, name, self._call.tool.spec.runs_on, mark)]
+
+    def _on_name(self, name: str, mark: Mark) -> list[WatchEvent]:
+        events = self._route(name if name in self._tools else None, mark)
+        call = self._call
+        if call is None or call.tool.spec.name != name:
+            self._parser.reject(f"no tool {name!r} is enabled")
+            return events
+        call.is_named = True
+        return [*events, CallNamed(call.index, name)]
+
+    def _on_arguments_text(self, text: str) -> list[WatchEvent]:
+        call = self._open_call()
+        spec = call.tool.spec
+        # A server tool gets its arguments as a frame; only who wants them piece by piece is sent the text.
+        is_wanted = not call.tool.is_server or spec.annotations.accepts_partial
+        return [ArgumentsDelta(call.index, text)] if is_wanted else []
+
+    def _on_argument(self, name: str, value_json: str, mark: Mark) -> list[WatchEvent]:
+        call = self._open_call()
+        fault = call.put(name, value_json)
+        if fault is not None:
+            self._parser.reject(fault)
+            return []
+        frame = call.ready_frame()
+        return [CallReady(call.index, frame, mark, is_closed=False)] if frame is not None else []
+
+    def _on_arguments_end(self, mark: Mark) -> list[WatchEvent]:
+        call = self._open_call()
+        fault = call.close()
+        if fault is not None:
+            self._parser.reject(fault)
+            return []
+        self._num_server_calls += call.tool.is_server
+        frame = call.closing_frame()
+        ready: list[WatchEvent] = []
+        if frame is not None:
+            ready.append(CallReady(call.index, frame, mark, is_closed=True))
+        return [*ready, CallClosed(call.index, mark)]
+
+    def _on_invalid(self, raw_text: str, reason: str, *, is_cut: bool) -> list[WatchEvent]:
+        call, self._call = self._call, None
+        events: list[WatchEvent] = []
+        if call is not None:
+            events.append(CallAbandoned(call.index, reason, is_cut))
+        if raw_text and not (is_cut and call is not None and call.is_named):
+            events.append(TextDelta(raw_text))
+        return events
+
+    def _open_call(self) -> Call:
+        assert self._call is not None, "arguments before a name"
+        return self._call

@@ -1,0 +1,1 @@
+"""Owns the Python client of a midstream server. Never imports the server's rooms."""

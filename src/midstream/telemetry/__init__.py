@@ -1,0 +1,1 @@
+"""Owns what the server tells of itself: metrics and logs. Changes nothing."""
