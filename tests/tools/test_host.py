@@ -1,5 +1,7 @@
 import asyncio
 import socket
+import struct
+import threading
 from collections.abc import Awaitable, Callable
 
 import pytest
@@ -24,8 +26,15 @@ async def hang() -> None:
     await asyncio.Event().wait()
 
 
-REGISTRY = Registry([echo, hang])
-ECHO, HANG = (REGISTRY.by_name[name].spec for name in ("echo", "hang"))
+@tool
+def wait_at_the_gate() -> str:
+    GATE.wait()
+    return "through"
+
+
+GATE = threading.Event()
+REGISTRY = Registry([echo, hang, wait_at_the_gate])
+ECHO, HANG, WAIT = (REGISTRY.by_name[name].spec for name in ("echo", "hang", "wait_at_the_gate"))
 ECHO_HI = btif.encode(ECHO.tool_id, btif.Layout.of(ECHO.parameters), '{"text":"hi"}')
 HANG_NOW = btif.encode(HANG.tool_id, btif.Layout.of(HANG.parameters), "{}")
 
@@ -99,7 +108,8 @@ def test_the_hello_lists_the_tools_with_their_schemas() -> None:
         hello = await Peer(ours).receive()
         assert hello is not None
         tools = Hello.unpack(hello.payload).body["tools"]
-        assert [(spec["name"], spec["tool_id"]) for spec in tools] == [(s.name, s.tool_id) for s in (ECHO, HANG)]
+        assert [spec["name"] for spec in tools] == ["echo", "hang", "wait_at_the_gate"]
+        assert tools[0]["tool_id"] == ECHO.tool_id
         assert tools[0]["parameters"] == ECHO.parameters
         ours.close()
         await host
@@ -212,3 +222,21 @@ async def test_a_result_that_no_message_holds_is_an_error(peer: Peer) -> None:
     number, code, text = await receive_error(peer)
     assert (number, code) == (1, ErrorCode.OVER_LIMIT)
     assert "the limit is 1000" in text
+
+
+@with_host(HostLimits(max_abandoned=1, stop_grace_s=0.01))
+async def test_a_worn_out_host_ends_what_runs_and_refuses_the_rest(peer: Peer) -> None:
+    await peer.open(1, HANG.tool_id)
+    await peer.send(Kind.CALL, 1, HANG_NOW)
+    await peer.open(2, ECHO.tool_id)
+    await peer.open(3, WAIT.tool_id, deadline_ms=1)
+    await peer.send(Kind.CALL, 3, struct.pack(">IH", WAIT.tool_id, 0))
+    assert await receive_error(peer) == (3, ErrorCode.TIMED_OUT, "timed out after 0.001 s")
+    goodbye = "this tool host is shutting down"
+    assert await receive_error(peer) == (0, ErrorCode.SHUTTING_DOWN, goodbye)
+    assert await receive_error(peer) == (2, ErrorCode.SHUTTING_DOWN, goodbye)
+    await peer.open(4, ECHO.tool_id)
+    assert await receive_error(peer) == (4, ErrorCode.SHUTTING_DOWN, goodbye)
+    await peer.send(Kind.CANCEL, 1)
+    assert await receive_error(peer) == (1, ErrorCode.CANCELLED, "cancelled")
+    GATE.set()

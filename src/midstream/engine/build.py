@@ -71,6 +71,7 @@ def build_runner(options: EngineOptions, files: ModelFiles, tokenizer: Tokenizer
         dtype=dtype,
     )
     runner = TorchRunner(model, cache, vocab_size=tokenizer.vocab_size, eos_token_ids=tuple(tokenizer.eos_token_ids))
+    runner.warm_up(min(options.max_num_batched_tokens, budget.num_blocks * options.block_size))
     return runner, budget
 
 

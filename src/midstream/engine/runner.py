@@ -1,12 +1,14 @@
 """Owns the device: the model, the KV tensors, the sampler's buffers. Decides neither what runs nor what it means."""
 
 import numpy as np
+import torch
 from torch import Tensor
 
+from midstream.engine.attention.metadata import AttentionMetadata, RowContext
 from midstream.engine.batch import Batch, Row
 from midstream.engine.inputs import build_inputs
 from midstream.engine.kv_cache import KVCache
-from midstream.engine.models.decoder import Decoder
+from midstream.engine.models.decoder import Decoder, ModelInputs
 from midstream.engine.sampler import SamplingRow, sample
 
 
@@ -18,6 +20,15 @@ class TorchRunner:
         self.cache = cache
         self.eos_token_ids = eos_token_ids
         self._mask_words = -(-vocab_size // 32)
+
+    def warm_up(self, num_tokens: int) -> None:
+        """Run one throw-away batch of `num_tokens`: the first pass pays for page faults and library start-up.
+
+        Writes KV to the first slots, which nobody holds yet.
+        """
+        positions = torch.arange(num_tokens)  # [T]
+        attention = AttentionMetadata(positions, [RowContext(0, num_tokens, positions)])
+        self.model.forward(ModelInputs(torch.zeros_like(positions), positions, attention, positions[-1:]), self.cache)
 
     def execute(self, batch: Batch) -> list[int]:
         logits = self.forward(batch)  # [S, V]

@@ -129,7 +129,7 @@ class CompletionRun:
 
 def _token_ids(gateway: Gateway, prompt: str | list[int]) -> list[int]:
     tokenizer = gateway.tokenizer
-    token_ids = tokenizer.with_bos(tokenizer.encode(prompt)) if isinstance(prompt, str) else prompt
+    token_ids = tokenizer.with_bos(tokenizer.encode_frames(prompt)) if isinstance(prompt, str) else prompt
     if not token_ids:
         raise RequestError("the prompt is empty; give at least one token", param="prompt")
     too_high = next((token_id for token_id in token_ids if token_id >= tokenizer.vocab_size), None)

@@ -89,7 +89,7 @@ def _tokens(gateway: Gateway, body: TokenizeRequest) -> list[int]:
         raise RequestError("give either prompt or messages", param="prompt")
     tokenizer = gateway.tokenizer
     if body.prompt is not None:
-        token_ids = tokenizer.encode(body.prompt)
+        token_ids = tokenizer.encode_frames(body.prompt)
         return tokenizer.with_bos(token_ids) if body.add_special_tokens else token_ids
     return gateway.conversations.render([message.for_template() for message in body.messages or ()])
 

@@ -7,7 +7,9 @@ import asyncio
 import os
 import socket
 import sys
+import traceback
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,7 +29,7 @@ from midstream.tools.running import Runner
 _SHUTTING_DOWN = Error(ErrorCode.SHUTTING_DOWN, "this tool host is shutting down")
 
 _HANG_UP_S = 5.0
-"""For the client to hang up on a host that shuts down."""
+"""For the client to hang up on a host that shuts down, and to read what was sent last."""
 
 
 def run_host(fd: int, tools: Mapping[int, Tool], limits: HostLimits | None = None) -> None:
@@ -40,7 +42,11 @@ def run_host(fd: int, tools: Mapping[int, Tool], limits: HostLimits | None = Non
     sys.stdout = sys.stderr
 
     async def main() -> None:
-        await serve(sock, tools, limits or HostLimits())
+        try:
+            await serve(sock, tools, limits or HostLimits())
+        except Exception:
+            traceback.print_exc()
+            os._exit(1)
         os._exit(0)  # neither threads nor tasks that refuse to end may keep us
 
     asyncio.run(main())
@@ -52,7 +58,8 @@ async def serve(sock: socket.socket, tools: Mapping[int, Tool], limits: HostLimi
     try:
         await _Host(channel, tools, limits).serve()
     finally:
-        await channel.close()
+        with suppress(TimeoutError):
+            await asyncio.wait_for(channel.close(), _HANG_UP_S)
 
 
 @dataclass(eq=False)
@@ -225,7 +232,7 @@ class _Host:
             self._channel.send(Kind.PROGRESS, call.number, progress.pack())
 
     def _retire(self) -> None:
-        """Take no more calls, so that the client starts a fresh host and hangs up when the last one has ended."""
+        """Take no more calls: the client starts a fresh host, and hangs up when the last call has ended."""
         if self._is_retiring:
             return
         self._is_retiring = True

@@ -252,7 +252,7 @@ class HostClient:
                 log.exception("progress_listener_failed")
 
     def _hang_up_if_idle(self) -> None:
-        # A host that shuts down waits for this: if it hung up first, our next message could cost us its last ones.
+        # A host that shuts down waits for it: had it hung up first, sending could cost us its last messages.
         if self._is_retiring and not self._calls:
             self._channel.hang_up()
 

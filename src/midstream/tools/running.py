@@ -4,6 +4,7 @@ import asyncio
 import inspect
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from contextvars import copy_context
 from typing import Any
 
@@ -62,7 +63,8 @@ class Runner:
                 outcome = outcome_of_value(tool.function(**arguments), self._limits)
             except BaseException as fault:
                 outcome = outcome_of_exception(fault, self._limits)
-            loop.call_soon_threadsafe(future.set_result, outcome)
+            with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+                loop.call_soon_threadsafe(future.set_result, outcome)
 
         # A daemon: the host must be able to end while a tool does not.
         context = copy_context()

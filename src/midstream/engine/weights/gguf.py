@@ -34,7 +34,8 @@ def load_gguf(file: GgufFile, config: ModelConfig, dtype: torch.dtype) -> Weight
     weights: Weights = {}
     for name, info in file.tensors.items():
         values = dequantize(file.raw(name), info.type).reshape(info.shape)
-        tensor = torch.from_numpy(np.ascontiguousarray(values, dtype=np.float32)).to(dtype)
+        # Unquantised tensors are views of the read-only file; torch wants memory that may be written.
+        tensor = torch.from_numpy(np.require(values, np.float32, ["C", "W"])).to(dtype)
         target = _target_name(name)
         if config.interleaved_rope and target.endswith(("q_proj.weight", "q_proj.bias")):
             tensor = _to_halves(tensor, config.num_heads)

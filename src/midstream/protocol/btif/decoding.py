@@ -119,7 +119,7 @@ class _Decoder:
         self._note(start, depth, label, tag, value)
         return value
 
-    def _scalar(self, tag: Tag, shape: Shape | None, start: int) -> Value:  # noqa: PLR0911 - one a tag
+    def _scalar(self, tag: Tag, shape: Shape | None, start: int) -> Value:
         if tag in _CONSTANTS:
             return _CONSTANTS[tag]
         match tag:
