@@ -32,19 +32,22 @@ class TorchRunner:
 
     def execute(self, batch: Batch) -> list[int]:
         logits = self.forward(batch)  # [S, V]
-        return sample(logits, [self._sampling_row(row) for row in batch.sampling_rows])
+        rows = [sampling_row(row, self._mask_words, self.eos_token_ids) for row in batch.sampling_rows]
+        return sample(logits, rows)
 
     def forward(self, batch: Batch) -> Tensor:
         """The logits [S, V] of `batch.sampling_rows`; the KV of every row's new tokens is written."""
         self.cache.copy(batch.copies)
         return self.model.forward(build_inputs(batch, self.cache.block_size), self.cache)
 
-    def _sampling_row(self, row: Row) -> SamplingRow:
-        seq = row.seq
-        bitmask = np.zeros(self._mask_words, dtype=np.int32)
-        is_masked = seq.watch.fill_mask(bitmask)
-        banned = list(seq.watch.banned_token_ids)
-        # A grammar that has come to its end allows nothing but an end, and it wins over `min_tokens`.
-        if seq.num_generated < seq.sampling.min_tokens and not is_masked:
-            banned += [*self.eos_token_ids, *seq.sampling.stop_token_ids]
-        return SamplingRow(seq.sampling, seq.num_tokens, bitmask if is_masked else None, banned)
+
+def sampling_row(row: Row, mask_words: int, eos_token_ids: tuple[int, ...]) -> SamplingRow:
+    """What the row's sequence asks of the sampler, its grammar's mask ([mask_words] int32) included."""
+    seq = row.seq
+    bitmask = np.zeros(mask_words, dtype=np.int32)
+    is_masked = seq.watch.fill_mask(bitmask)
+    banned = list(seq.watch.banned_token_ids)
+    # A grammar that has come to its end allows nothing but an end, and it wins over `min_tokens`.
+    if seq.num_generated < seq.sampling.min_tokens and not is_masked:
+        banned += [*eos_token_ids, *seq.sampling.stop_token_ids]
+    return SamplingRow(seq.sampling, seq.num_tokens, bitmask if is_masked else None, banned)

@@ -4,7 +4,7 @@ Results are small and the value that is usually asked for comes early, so that a
 """
 
 import difflib
-from datetime import date, timedelta
+from datetime import date
 from typing import Annotated, Any
 
 from pydantic import Field
@@ -33,7 +33,7 @@ ORDER BY scheduled, flight LIMIT :limit
 # A cancelled flight did not leave on time.
 _RATE = """
 SELECT count(*) AS departures, round(100.0 * avg(status = 'on time'), 1) AS on_time_rate_percent
-FROM departures WHERE origin = :origin AND date >= :first AND date < :end
+FROM departures WHERE origin = :origin
 """
 
 
@@ -72,23 +72,18 @@ def flight_search(
 
 
 @tool(read_only=True, idempotent=True)
-def on_time_rate(airport: str, month: Annotated[int, Field(ge=1, le=12)] | None = None) -> dict[str, Any]:
-    """Get the share of an airport's departures that left on time, in percent, for the year or for one month.
+def on_time_rate(airport: str) -> dict[str, Any]:
+    """Get the share of an airport's departures that left on time in the year, in percent.
 
     Args:
         airport: Airport code such as PVG.
-        month: Month from 1 to 12; the whole year when left out.
     """
     origin = airport_code(airport)
-    first, end = FIRST_DAY, LAST_DAY + timedelta(days=1)
-    if month is not None:
-        first = FIRST_DAY.replace(month=month)
-        end = FIRST_DAY.replace(month=month + 1) if month < 12 else end
-    [row] = database.read(_RATE, {"origin": origin, "first": first.isoformat(), "end": end.isoformat()})
+    [row] = database.read(_RATE, {"origin": origin})
     return {
         "airport": origin,
         "on_time_rate_percent": row["on_time_rate_percent"],
-        "period": f"{first:%Y}" if month is None else f"{first:%Y-%m}",
+        "period": f"{FIRST_DAY:%Y}",
         "departures": row["departures"],
     }
 
