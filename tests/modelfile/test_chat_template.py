@@ -91,21 +91,22 @@ def test_without_tools_the_shipped_template_renders_as_the_models_own(
 def test_tools_calls_and_results_are_shown_in_hermes_form(template: ChatTemplate) -> None:
     text = plain(template, [USER, CALL, *RESULTS], tools=[TOOL])
     system, _, rest = text.partition("<|im_end|>\n")
-    assert system.startswith('<|im_start|>system\nYou may call these tools:\n<tools>\n{"name": "flight", "desc')
-    assert system.endswith("Answer using only the tool result. Reply in one short sentence.")
+    assert "\n- flight: Looks a flight up.\n" in system
+    assert system.endswith("Then answer using only the tool result, in one short sentence.")
     assert rest == (
         "<|im_start|>user\nWhen does PV12 land?<|im_end|>\n"
         "<|im_start|>assistant\n"
         '<tool_call>\n{"name": "flight", "arguments": {"number": "PV12"}}\n</tool_call>\n'
         '<tool_call>\n{"name": "flight", "arguments": {"number": "é<"}}\n</tool_call><|im_end|>\n'
-        '<|im_start|>user\nTool result: {"eta": "12:40"}\nTool result: late<|im_end|>\n'
+        '<|im_start|>user\nTool result: {"eta": "12:40"}\nTool result: late\n'
+        "Use this result to answer my question in a sentence.<|im_end|>\n"
         "<|im_start|>assistant\n"
     )
 
 
 def test_a_system_message_stays_in_front_of_the_tools(template: ChatTemplate) -> None:
     text = plain(template, [{"role": "system", "content": "Be brief."}, USER], tools=[TOOL])
-    assert text.startswith("<|im_start|>system\nBe brief.\n\nYou may call")
+    assert text.startswith("<|im_start|>system\nBe brief.\n\nYou are a helpful assistant with tools.")
     assert text.count("<|im_start|>system") == 1
 
 
