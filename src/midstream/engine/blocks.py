@@ -56,7 +56,7 @@ def _num_common(left: tuple[int, ...], right: tuple[int, ...]) -> int:
 
 
 class BlockPool:
-    """All KV blocks of one engine. Every method is O(blocks of the sequence) or better."""
+    """All KV blocks of one engine. A method costs O(blocks of the sequence) or less, where it does not say more."""
 
     def __init__(self, num_blocks: int, block_size: int) -> None:
         self.num_blocks = num_blocks
@@ -75,6 +75,13 @@ class BlockPool:
         """Blocks that `seq` lacks to hold the KV of `num_tokens` tokens in all."""
         return max(0, -(-num_tokens // self.block_size) - len(seq.block_table))
 
+    def num_needed(self, seq: Sequence) -> int:
+        """Free blocks that it takes to hold all of `seq`, which shares the whole blocks that others hold already."""
+        num_missing = self.num_missing(seq, seq.num_tokens)
+        if seq.block_table or num_missing <= 1:
+            return num_missing
+        return num_missing - sum(self._ref_counts[block_id] > 0 for block_id in self._match(seq).block_ids)
+
     def allocate(self, seq: Sequence, num_new_tokens: int) -> bool:
         """Reserve blocks for the next `num_new_tokens` tokens of `seq`.
 
@@ -91,6 +98,7 @@ class BlockPool:
         """Give a sequence without blocks the KV that exists for its head; its last token is always computed.
 
         Sets `num_computed_tokens`. Returns the copy to run before the next forward pass, if a part of a block fits.
+        Also O(blocks that follow the last whole one that fits, in any sequence).
         """
         assert not seq.block_table and seq.num_computed_tokens == 0
         match = self._match(seq)
@@ -139,14 +147,16 @@ class BlockPool:
             count = held.count(block_id)
             assert self._ref_counts[block_id] == count, f"block {block_id}: {self._ref_counts[block_id]} != {count}"
             assert (block_id in self._free) == (count == 0), f"block {block_id} is lost or free while held"
-        for name, block_id in self._by_hash.items():
-            assert self._contents[block_id].hash == name
-        for parent, children in self._children.items():
-            assert children
-            assert all(self._contents[block_id].parent == parent for block_id in children)
+        named = {content.hash: block_id for block_id, content in self._contents.items() if content.hash is not None}
+        assert self._by_hash == named, "a name without its block, or a block without its name"
+        children: dict[bytes, set[int]] = {}
+        for block_id, content in self._contents.items():
+            children.setdefault(content.parent, set()).add(block_id)
+        assert self._children == children, "a block is not found where its parent ends"
         for seq in sequences:
             assert len(set(seq.block_table)) == len(seq.block_table), "a block stands twice in one table"
             assert len(seq.block_table) * self.block_size >= seq.num_computed_tokens
+            assert len(seq.block_hashes) * self.block_size <= seq.num_computed_tokens
 
     def _match(self, seq: Sequence) -> PrefixMatch:
         usable = seq.num_tokens - 1

@@ -12,7 +12,7 @@ from midstream.engine.runner import TorchRunner
 from midstream.engine.scheduler import Scheduler
 from midstream.engine.watch import WatchFactory
 from midstream.engine.weights.load import load_weights
-from midstream.errors import ConfigError
+from midstream.errors import ConfigError, ModelFileError
 from midstream.messages import EngineOptions
 from midstream.modelfile.model_config import ModelConfig
 from midstream.modelfile.resolve import ModelFiles
@@ -55,12 +55,22 @@ def plan_kv(options: EngineOptions, config: ModelConfig, dtype: torch.dtype) -> 
     return KVBudget(num_blocks, wanted)
 
 
+def check_vocabulary(config: ModelConfig, tokenizer: Tokenizer) -> None:
+    """Raises ModelFileError when the tokenizer has ids that the model has no row for."""
+    if tokenizer.vocab_size > config.vocab_size:
+        raise ModelFileError(
+            f"the tokenizer has ids up to {tokenizer.vocab_size - 1}; the model has rows for {config.vocab_size}; "
+            "take the tokenizer that belongs to the weights, or resize the embedding"
+        )
+
+
 def build_runner(options: EngineOptions, files: ModelFiles, tokenizer: Tokenizer) -> tuple[Runner, KVBudget]:
     """Load the weights and take the KV budget."""
     torch.set_num_threads(options.num_threads or torch.get_num_threads())
     dtype = _DTYPES[options.dtype]
     config = ModelConfig.load(files)
     budget = plan_kv(options, config, dtype)
+    check_vocabulary(config, tokenizer)
     model = Decoder(config, load_weights(files, config, dtype), max_model_len=budget.max_model_len)
     cache = KVCache(
         num_layers=config.num_layers,
@@ -71,7 +81,7 @@ def build_runner(options: EngineOptions, files: ModelFiles, tokenizer: Tokenizer
         dtype=dtype,
     )
     runner = TorchRunner(model, cache, vocab_size=tokenizer.vocab_size, eos_token_ids=tuple(tokenizer.eos_token_ids))
-    runner.warm_up(min(options.max_num_batched_tokens, budget.num_blocks * options.block_size))
+    runner.warm_up(min(options.max_num_batched_tokens, budget.max_model_len))
     return runner, budget
 
 

@@ -120,25 +120,26 @@ class Engine:
         if self._has_no_room(seq):
             turn.end(FinishReason.LENGTH)
         else:
-            self._extend(turn, seq.watch.forced_tokens())
+            self._extend(turn, seq.watch.forced_tokens(), is_forced=True)
         output = self._settle(turn)
         if not turn.is_empty:
             self._outputs.append(output)
 
-    def _extend(self, turn: Turn, token_ids: list[int]) -> None:
+    def _extend(self, turn: Turn, token_ids: list[int], *, is_forced: bool = False) -> None:
         """Append tokens and every token that they force, until nothing is forced or the turn ends."""
         while token_ids:
             for token_id in token_ids:
-                self._append(turn, token_id)
+                self._append(turn, token_id, is_forced=is_forced)
                 if turn.has_ended:
                     return
-            token_ids = turn.seq.watch.forced_tokens()
+            token_ids, is_forced = turn.seq.watch.forced_tokens(), True
 
-    def _append(self, turn: Turn, token_id: int) -> None:
+    def _append(self, turn: Turn, token_id: int, *, is_forced: bool) -> None:
         seq, sampling = turn.seq, turn.seq.sampling
         turn.append(token_id)
         allows_stop = seq.num_generated > sampling.min_tokens
-        if token_id in self.eos_token_ids and not sampling.ignore_eos:
+        # `ignore_eos` is for what the model samples: after an end that the grammar forces nothing else can come.
+        if token_id in self.eos_token_ids and (is_forced or not sampling.ignore_eos):
             return turn.end(FinishReason.STOP)
         if token_id in sampling.stop_token_ids and allows_stop:
             return turn.end(FinishReason.STOP, token_id)

@@ -19,6 +19,7 @@ class TorchRunner:
         self.model = model
         self.cache = cache
         self.eos_token_ids = eos_token_ids
+        self._vocab_size = vocab_size
         self._mask_words = -(-vocab_size // 32)
 
     def warm_up(self, num_tokens: int) -> None:
@@ -31,7 +32,8 @@ class TorchRunner:
         self.model.forward(ModelInputs(torch.zeros_like(positions), positions, attention, positions[-1:]), self.cache)
 
     def execute(self, batch: Batch) -> list[int]:
-        logits = self.forward(batch)  # [S, V]
+        # A model may have more rows than its tokenizer has tokens: padding, which means nothing.
+        logits = self.forward(batch)[:, : self._vocab_size]  # [S, V]
         rows = [sampling_row(row, self._mask_words, self.eos_token_ids) for row in batch.sampling_rows]
         return sample(logits, rows)
 
@@ -46,8 +48,5 @@ def sampling_row(row: Row, mask_words: int, eos_token_ids: tuple[int, ...]) -> S
     seq = row.seq
     bitmask = np.zeros(mask_words, dtype=np.int32)
     is_masked = seq.watch.fill_mask(bitmask)
-    banned = list(seq.watch.banned_token_ids)
-    # A grammar that has come to its end allows nothing but an end, and it wins over `min_tokens`.
-    if seq.num_generated < seq.sampling.min_tokens and not is_masked:
-        banned += [*eos_token_ids, *seq.sampling.stop_token_ids]
-    return SamplingRow(seq.sampling, seq.num_tokens, bitmask if is_masked else None, banned)
+    ends = (*eos_token_ids, *seq.sampling.stop_token_ids) if seq.num_generated < seq.sampling.min_tokens else ()
+    return SamplingRow(seq.sampling, seq.num_tokens, bitmask if is_masked else None, seq.watch.banned_token_ids, ends)

@@ -10,6 +10,9 @@ from torch import Tensor
 from midstream.engine.watch import Bitmask
 from midstream.messages import SamplingParams
 
+GREEDY_BELOW = 1e-5
+"""Temperatures under this are greedy: dividing by them leaves the range of a float32."""
+
 _MASK64 = (1 << 64) - 1
 
 
@@ -23,6 +26,8 @@ class SamplingRow:
     bitmask: Bitmask | None
     """[ceil(V / 32)] int32, bit set = allowed; None allows everything."""
     banned_token_ids: Sequence[int] = ()
+    premature_token_ids: Sequence[int] = ()
+    """Ends that come too early for `min_tokens`: taken only where the mask allows nothing else."""
 
 
 def sample(logits: Tensor, rows: list[SamplingRow]) -> list[int]:
@@ -44,10 +49,12 @@ def _sample_row(logits: Tensor, row: SamplingRow) -> int:
         allowed = torch.from_numpy(_unpack(row.bitmask, logits.shape[0]))  # [V] bool
         assert bool(allowed.any()), "the grammar allows no token"
         logits = logits.masked_fill(~allowed, -torch.inf)
-    if row.banned_token_ids:
-        logits = logits.index_fill(0, torch.tensor(row.banned_token_ids), -torch.inf)
+    logits = _without(logits, row.banned_token_ids)
+    if row.premature_token_ids:
+        in_time = _without(logits, row.premature_token_ids)
+        logits = in_time if float(in_time.max()) > -torch.inf else logits
     params = row.params
-    if params.temperature == 0:
+    if params.temperature < GREEDY_BELOW:
         return int(logits.argmax())
     kept, token_ids = _top_k(logits.float() / params.temperature, params.top_k)  # [K], [K]
     probabilities = torch.softmax(kept, dim=0)  # [K], falling
@@ -56,6 +63,12 @@ def _sample_row(logits: Tensor, row: SamplingRow) -> int:
     draw = uniform(params.seed, row.position) * float(cumulative[-1])
     index = int(torch.searchsorted(cumulative, torch.tensor(draw, dtype=torch.float64), right=True))
     return int(token_ids[min(index, len(token_ids) - 1)])
+
+
+def _without(logits: Tensor, token_ids: Sequence[int]) -> Tensor:
+    """`logits` [V] with those of `token_ids` ruled out. Ids beyond the vocabulary name nothing."""
+    known = [token_id for token_id in token_ids if token_id < logits.shape[0]]
+    return logits.index_fill(0, torch.tensor(known), -torch.inf) if known else logits
 
 
 def _top_k(logits: Tensor, top_k: int) -> tuple[Tensor, Tensor]:
@@ -77,7 +90,5 @@ def _top_p_min_p(probabilities: Tensor, params: SamplingParams) -> Tensor:
 
 def _unpack(bitmask: Bitmask, vocab_size: int) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
     bits = np.unpackbits(bitmask.view(np.uint8), bitorder="little")
-    allowed = bits[:vocab_size].astype(np.bool_)
-    if len(allowed) < vocab_size:  # logits are padded beyond the vocabulary
-        allowed = np.pad(allowed, (0, vocab_size - len(allowed)))
-    return allowed
+    assert len(bits) >= vocab_size, "the mask is shorter than the vocabulary"
+    return bits[:vocab_size].astype(np.bool_)

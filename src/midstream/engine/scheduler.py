@@ -5,6 +5,7 @@ compute, oldest first, cut to what is left: a long prompt delays the others by o
 """
 
 from collections import deque
+from itertools import chain
 
 from midstream.engine.batch import Batch, Row
 from midstream.engine.blocks import BlockCopy, BlockPool
@@ -63,15 +64,19 @@ class Scheduler:
         copies = self._admit()
         rows: list[Row] = []
         budget = self.max_num_batched_tokens
+        # However many decode, one token of every step is kept for the oldest until it has had its turn.
+        num_kept = 1 if self.running else 0
         for seq in sorted(self.running, key=lambda seq: seq.num_pending > MAX_DECODE_TOKENS):
-            num_new = min(seq.num_pending, budget)
-            if num_new == 0 or seq.status is not SequenceStatus.RUNNING:
+            if seq.status is not SequenceStatus.RUNNING:
                 continue
-            if not self._make_room(seq, num_new, scheduled=rows):
-                continue
-            rows.append(Row(seq, seq.num_computed_tokens, num_new))
-            budget -= num_new
-        assert rows or not copies, "a copy was promised for a sequence that was not scheduled"
+            num_kept = 0 if seq is self.running[0] else num_kept
+            num_new = min(seq.num_pending, budget - num_kept)
+            if num_new > 0 and self._make_room(seq, num_new):
+                rows.append(Row(seq, seq.num_computed_tokens, num_new))
+                budget -= num_new
+        # An older sequence may have needed the blocks of a younger one that came before it in the batch.
+        rows = [row for row in rows if row.seq.status is SequenceStatus.RUNNING]
+        assert rows or not self.running, "the oldest sequence always makes progress"
         return Batch(rows, copies) if rows else None
 
     def _admit(self) -> list[BlockCopy]:
@@ -89,37 +94,42 @@ class Scheduler:
         return copies
 
     def _has_room_for(self, seq: Sequence) -> bool:
+        """True when all of `seq` fits beside what those that run have still to compute, or nothing runs."""
         # Whoever runs goes first: admitting a sequence that cannot get its blocks would only preempt it again.
-        missing = self.blocks.num_missing(seq, seq.num_tokens)
-        while missing > self.blocks.num_free and self._release_parked(other_than=seq):
-            pass
-        return missing <= self.blocks.num_free or not self.running
+        if not self.running:
+            return True
+        num_promised = sum(self.blocks.num_missing(other, other.num_tokens) for other in self.running)
+        while self.blocks.num_needed(seq) + num_promised > self.blocks.num_free:
+            if not self._release_idle(other_than=seq):
+                return False
+        return True
 
     def _adopt_prefix(self, seq: Sequence) -> BlockCopy | None:
         copy = self.blocks.adopt_prefix(seq)
         self.num_prefix_queries += seq.num_tokens
         self.num_prefix_hits += seq.num_computed_tokens
         if seq.num_forwarded == 0:
-            seq.num_cached = seq.num_computed_tokens
+            seq.num_cached = min(seq.num_computed_tokens, seq.num_prompt_tokens)
         return copy
 
-    def _make_room(self, seq: Sequence, num_new: int, scheduled: list[Row]) -> bool:
-        """Get blocks for `num_new` tokens, from parked sequences first, then from the youngest that runs."""
+    def _make_room(self, seq: Sequence, num_new: int) -> bool:
+        """Get blocks for `num_new` tokens: from sequences that do not run, then from the youngest that does.
+
+        False: the youngest is `seq` itself, and it has lost its own.
+        """
         while not self.blocks.allocate(seq, num_new):
-            if self._release_parked(other_than=seq):
+            if self._release_idle():
                 continue
-            taken = {id(row.seq) for row in scheduled}
-            victim = next((other for other in reversed(self.running) if id(other) not in taken), None)
-            if victim is None or victim is seq:
-                # Someone older runs: it will finish and free its blocks.
-                if len(self.running) > 1:
-                    self._preempt(seq)
-                return False
+            victim = self.running[-1]
+            assert len(self.running) > 1, "the pool holds less than one context"
             self._preempt(victim)
+            if victim is seq:
+                return False
         return True
 
-    def _release_parked(self, other_than: Sequence) -> bool:
-        for seq in reversed(self.parked):
+    def _release_idle(self, other_than: Sequence | None = None) -> bool:
+        """Take the blocks of one sequence that does not run: a parked one, or one that woke and waits for a slot."""
+        for seq in chain(reversed(self.parked), reversed(self.waiting)):
             if seq.block_table and seq is not other_than:
                 self.blocks.release(seq)
                 self.num_preemptions += 1

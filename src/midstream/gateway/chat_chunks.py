@@ -37,7 +37,7 @@ def usage(counts: list[TokenCounts]) -> dict[str, Any]:
 def status_event(status: CallStatus) -> dict[str, Any]:
     """The `event` of one change in a server call's life."""
     call: dict[str, Any] = {"id": status.call_id, "name": status.name, "state": status.state.value}
-    for name in ("arguments", "result", "error", "percent"):
+    for name in ("arguments", "result", "error"):
         value = getattr(status, name)
         if value is not None:
             call[name] = value

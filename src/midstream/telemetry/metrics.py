@@ -1,6 +1,13 @@
 """Owns the Prometheus metrics: vLLM's names under `midstream:`, and our own for tools. Measures nothing itself."""
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    disable_created_metrics,
+    generate_latest,
+)
 
 from midstream.messages import EngineStats
 
@@ -14,6 +21,7 @@ class Metrics:
     """One set of metrics, in a registry of its own: two servers in one process do not meet."""
 
     def __init__(self) -> None:
+        disable_created_metrics()  # vLLM has none, and each would double a counter's lines
         self.registry = CollectorRegistry()
         self._engine_totals = {"prefix_queries": 0, "prefix_hits": 0, "preemptions": 0}
         self._define_engine()

@@ -15,6 +15,9 @@ from midstream.modelfile.model_config import ModelConfig
 Weights = dict[str, Tensor]
 """Tensors by their Hugging Face names, without the `model.` in front; linears are [out, in]."""
 
+Shapes = dict[str, tuple[int, ...]]
+"""The shapes of `Weights`, by the same names."""
+
 
 @dataclass(frozen=True)
 class ModelInputs:
@@ -48,8 +51,7 @@ class Decoder:
         self.embedding = weights.pop("embed_tokens.weight")  # [V, E]
         self.layers = [_take_layer(weights, index, config) for index in range(config.num_layers)]
         self.norm = weights.pop("norm.weight")  # [E]
-        tied = config.tie_word_embeddings or "lm_head.weight" not in weights
-        self.lm_head = self.embedding if tied else weights.pop("lm_head.weight")  # [V, E]
+        self.lm_head = self.embedding if config.tie_word_embeddings else weights.pop("lm_head.weight")  # [V, E]
         self.rotary = RotaryEmbedding(config, max_model_len, weights.pop("rope_freqs.weight", None))
         self.scale = config.head_dim**-0.5
 

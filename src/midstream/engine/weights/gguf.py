@@ -5,10 +5,10 @@ import torch
 from gguf.quants import dequantize
 from torch import Tensor
 
-from midstream.engine.models.decoder import Weights
+from midstream.engine.models.decoder import Shapes, Weights
 from midstream.errors import ModelFileError
 from midstream.modelfile.gguf import GgufFile
-from midstream.modelfile.model_config import ModelConfig
+from midstream.modelfile.model_config import ROPE_FACTORS_TENSOR, ModelConfig
 
 _TOP_LEVEL = {
     "token_embd.weight": "embed_tokens.weight",
@@ -29,20 +29,37 @@ _IN_BLOCK = {
 }
 
 
+def gguf_shapes(file: GgufFile) -> Shapes:
+    """Name and shape of every tensor. Raises ModelFileError for one that belongs to no Llama-like model."""
+    return {_target_name(name): info.shape for name, info in file.tensors.items()}
+
+
 def load_gguf(file: GgufFile, config: ModelConfig, dtype: torch.dtype) -> Weights:
-    """All tensors of the model in `dtype`. Raises ModelFileError for a tensor that the decoder does not know."""
+    """All tensors of the model in `dtype`. The caller has compared `gguf_shapes` with what the config expects."""
     weights: Weights = {}
-    for name, info in file.tensors.items():
-        values = dequantize(file.raw(name), info.type).reshape(info.shape)
-        # Unquantised tensors are views of the read-only file; torch wants memory that may be written.
-        tensor = torch.from_numpy(np.require(values, np.float32, ["C", "W"])).to(dtype)
+    for name in file.tensors:
         target = _target_name(name)
+        values = _dequantised(file, name)
+        # Frequencies are multiplied by positions: in 16 bits the far ones would be whole radians off.
+        tensor = values if target == ROPE_FACTORS_TENSOR else values.to(dtype)
         if config.interleaved_rope and target.endswith(("q_proj.weight", "q_proj.bias")):
             tensor = _to_halves(tensor, config.num_heads)
         elif config.interleaved_rope and target.endswith(("k_proj.weight", "k_proj.bias")):
             tensor = _to_halves(tensor, config.num_kv_heads)
         weights[target] = tensor
     return weights
+
+
+def _dequantised(file: GgufFile, name: str) -> Tensor:
+    info = file.tensors[name]
+    try:
+        values = dequantize(file.raw(name), info.type).reshape(info.shape)
+    except NotImplementedError:
+        raise ModelFileError(
+            f"{file.path}: tensor {name!r} is {info.type.name}, which cannot be read; convert the model to another type"
+        ) from None
+    # Unquantised tensors are views of the read-only file; torch wants memory that may be written.
+    return torch.from_numpy(np.require(values, np.float32, ["C", "W"]))
 
 
 def _target_name(name: str) -> str:

@@ -19,6 +19,8 @@ class FrameBuilder:
 
     def put(self, name: str, value_json: str) -> None:
         """Encode one argument. Raises BtifError, leaving the slot empty, at an offset in `value_json`."""
+        if not name.isascii() and any("\ud800" <= character <= "\udfff" for character in name):
+            raise BtifError("a name with a lone surrogate", offset=0)
         text = Transcoder(value_json)
         value = self._encode(name, text)
         text.end()

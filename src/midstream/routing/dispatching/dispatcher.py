@@ -60,9 +60,6 @@ class Dispatcher:
             metrics=self._metrics,
         )
 
-    def observe_overhead(self, event: CallReady) -> None:
-        self._metrics.dispatch_overhead.observe((time.monotonic_ns() - event.mark.time_ns) / 1e9)
-
 
 class CallSet:
     """The server calls of one stream, by their number in it."""
@@ -93,7 +90,6 @@ class CallSet:
                 call.partial(text)
             case CallReady():
                 call.ready(event)
-                self._dispatcher.observe_overhead(event)
             case CallClosed():
                 call.closed()
                 self._pending.append(call)

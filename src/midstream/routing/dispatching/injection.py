@@ -6,8 +6,12 @@ from typing import Any
 from midstream.errors import RequestError
 from midstream.modelfile.chat_template import ChatTemplate
 from midstream.modelfile.continuation import continuation_ids
+from midstream.modelfile.sentinel import NONCHARACTERS
 from midstream.modelfile.tokenizer import Tokenizer
 from midstream.routing.dispatching.status import CallResult
+
+# Rendering needs one of them that no message holds, and a result is not to take them all.
+_WITHOUT_NONCHARACTERS = dict.fromkeys(map(ord, NONCHARACTERS), "\ufffd")
 
 
 class Injector:
@@ -17,6 +21,8 @@ class Injector:
         self._template = template
         self._tokenizer = tokenizer
         self._max_result_tokens = max_result_tokens
+        longest = max(map(len, tokenizer.all_token_bytes()))
+        self._max_result_chars = (max_result_tokens + 1) * longest
 
     def render(self, results: Sequence[CallResult], tools: Sequence[Mapping[str, Any]] | None) -> list[int]:
         """The tokens that follow the turn which made the calls, up to where the model goes on."""
@@ -32,15 +38,16 @@ class Injector:
             "role": "tool",
             "tool_call_id": result.call_id,
             "name": result.name,
-            "content": self._cut(result.text),
+            "content": self._cut(result.text).translate(_WITHOUT_NONCHARACTERS),
         }
 
     def _cut(self, text: str) -> str:
-        token_ids = self._tokenizer.encode(text)
+        # More characters than this are surely too many tokens: megabytes are not tokenised to be thrown away.
+        token_ids = self._tokenizer.encode(text[: self._max_result_chars])
         if len(token_ids) <= self._max_result_tokens:
             return text
         kept = self._tokenizer.decode(token_ids[: self._max_result_tokens]).rstrip("�")
-        return f"{kept}… [cut: the first {self._max_result_tokens} of {len(token_ids)} tokens]"
+        return f"{kept}… [cut: the first {len(kept)} of {len(text)} characters]"
 
 
 def _calls(results: Sequence[CallResult]) -> dict[str, Any]:

@@ -1,6 +1,8 @@
 """Owns one server call from ROUTED to its outcome. Never decides when it may run: the watch does."""
 
 import asyncio
+import json
+import math
 import time
 from collections.abc import Callable
 from typing import Any
@@ -9,7 +11,7 @@ import structlog
 
 from midstream.errors import ToolCancelled, ToolError, ToolTimedOut
 from midstream.messages import CallReady, CallRouted, ToolSpec
-from midstream.protocol.btif import Layout, decode_arguments
+from midstream.protocol.btif import Layout, arguments_json
 from midstream.routing.dispatching.status import OUTCOMES, CallResult, CallState, CallStatus
 from midstream.telemetry.metrics import Metrics
 from midstream.tools.transport import CallHandle, Transport
@@ -17,6 +19,14 @@ from midstream.tools.transport import CallHandle, Transport
 log = structlog.get_logger()
 
 Notify = Callable[[CallStatus], None]
+
+_ENDINGS = {
+    CallState.DONE: "finished",
+    CallState.FAILED: "failed",
+    CallState.TIMED_OUT: "timed out",
+    CallState.CANCELLED: "was cancelled",
+    CallState.ABANDONED: "was not called",
+}
 
 
 class ServerCall:
@@ -35,7 +45,6 @@ class ServerCall:
     ) -> None:
         self.call_id = call_id
         self.spec = spec
-        self.is_closed = False
         self.arguments: dict[str, Any] = {}
         self.state = CallState.ROUTED
         self.text = ""
@@ -44,15 +53,19 @@ class ServerCall:
         self._notify = notify
         self._metrics = metrics
         self._layout = Layout.of(spec.parameters)
+        self._is_named = False
+        self._closed = asyncio.Event()
+        self._num_runs = 0
         self._handle: CallHandle = self._open()
         self._task: asyncio.Task[None] | None = None
-        self._started_ns = 0
+        self._started_ns: int | None = None
         self._decoding_ended_ns: int | None = None
         metrics.tools_routed.labels(spec.name).inc()
         metrics.passes_to_route.observe(routed.mark.pass_number)
 
     def named(self) -> None:
         """The name is complete: the client may see it."""
+        self._is_named = True
         self._tell(CallState.ROUTED, f"Calling {self.spec.name}")
 
     def partial(self, text: str) -> None:
@@ -63,20 +76,21 @@ class ServerCall:
     def ready(self, event: CallReady) -> None:
         """Start the run. A new frame replaces a run that was started on an earlier one."""
         name = self.spec.name
-        if self._task is not None:
-            self._task.cancel()
-            self._handle.cancel()
+        if self._task is None:
+            self._metrics.tools_ready.labels(name).inc()
+        else:
+            self._cancel_run()
             self._handle = self._open()
-        self.arguments = decode_arguments(event.frame, self._layout)
+        self.arguments = _json_values(arguments_json(event.frame, self._layout))
         self._started_ns = time.monotonic_ns()
-        self._task = asyncio.create_task(self._run(self._handle, event.frame), name=f"tool {name}")
-        self._metrics.tools_ready.labels(name).inc()
+        self._task = asyncio.create_task(self._run(self._handle, event), name=f"tool {name}")
         self._metrics.tools_dispatched.labels(name).inc()
         self._metrics.passes_to_dispatch.observe(event.mark.pass_number)
         self._tell(CallState.RUNNING, f"{name} is running")
 
     def closed(self) -> None:
-        self.is_closed = True
+        """The call is whole and valid: the run that was started last is the one that counts."""
+        self._closed.set()
 
     def decoding_ended(self, time_ns: int) -> None:
         """The turn is over: from here on the tool runs beside nothing."""
@@ -86,12 +100,12 @@ class ServerCall:
     def abandon(self, reason: str) -> None:
         """It was no call, or it was cut: whatever runs is cancelled and its result never used."""
         self._cancel_run()
-        self._end(CallState.ABANDONED, f"{self.spec.name} was not called", error=reason)
+        self._end(CallState.ABANDONED, reason, time.monotonic_ns())
 
     def cancel(self) -> None:
         """The client has gone."""
         self._cancel_run()
-        self._end(CallState.CANCELLED, f"{self.spec.name} was cancelled", error="cancelled")
+        self._end(CallState.CANCELLED, "cancelled", time.monotonic_ns())
 
     async def result(self) -> CallResult:
         """Wait for the outcome. Never raises for a tool's fault: that is text for the model."""
@@ -100,53 +114,78 @@ class ServerCall:
         return CallResult(self.call_id, self.spec.name, self.arguments, self.text)
 
     def _open(self) -> CallHandle:
-        return self._transport.open(self.spec.tool_id, int(self._timeout_s * 1000), self._on_progress)
+        self._num_runs += 1
+        number = self._num_runs
 
-    async def _run(self, handle: CallHandle, frame: bytes) -> None:
-        name = self.spec.name
+        def on_progress(percent: int | None, text: str) -> None:
+            if number == self._num_runs and self.state not in OUTCOMES:
+                description = text or f"{self.spec.name} is running"
+                self._tell(CallState.PROGRESS, description if percent is None else f"{description} ({percent} %)")
+
+        return self._transport.open(self.spec.tool_id, int(self._timeout_s * 1000), on_progress)
+
+    async def _run(self, handle: CallHandle, event: CallReady) -> None:
+        self._metrics.dispatch_overhead.observe((time.monotonic_ns() - event.mark.time_ns) / 1e9)
+        state, text = await self._outcome(handle, event.frame)
+        ended_ns = time.monotonic_ns()
+        # Until the call has closed, another argument may replace this run, and a cut discard it.
+        await self._closed.wait()
+        self._end(state, text, ended_ns)
+
+    async def _outcome(self, handle: CallHandle, frame: bytes) -> tuple[CallState, str]:
+        """How the run ended: the result's text, or what went wrong."""
         try:
             result = await handle.run(frame)
         except ToolTimedOut:
-            self._end(CallState.TIMED_OUT, f"{name} timed out", error=f"timed out after {self._timeout_s:g} s")
+            return CallState.TIMED_OUT, f"timed out after {self._timeout_s:g} s"
         except ToolCancelled as error:
-            self._end(CallState.CANCELLED, f"{name} was cancelled", error=error.message)
+            return CallState.CANCELLED, error.message
         except ToolError as error:
-            self._end(CallState.FAILED, f"{name} failed", error=error.message)
-        else:
-            self._end(CallState.DONE, f"{name} finished", result=result.content.decode("utf-8", "replace"))
+            return CallState.FAILED, error.message
+        return CallState.DONE, result.content.decode("utf-8", "replace")
 
-    def _end(self, state: CallState, description: str, *, result: str | None = None, error: str | None = None) -> None:
+    def _end(self, state: CallState, text: str, ended_ns: int) -> None:
+        """Note the one outcome; later ones are ignored."""
         if self.state in OUTCOMES:
             return
-        self.text = result if result is not None else f"error: {error}"
-        now_ns = time.monotonic_ns()
+        self.text = text if state is CallState.DONE else f"error: {text}"
         self._metrics.tools_finished.labels(self.spec.name, state.value).inc()
-        if self._started_ns:
-            self._metrics.time_to_result.labels(self.spec.name).observe((now_ns - self._started_ns) / 1e9)
-            overlap_ns = min(now_ns, self._decoding_ended_ns or now_ns) - self._started_ns
+        if self._started_ns is not None:
+            self._metrics.time_to_result.labels(self.spec.name).observe((ended_ns - self._started_ns) / 1e9)
+            overlap_ns = min(ended_ns, self._decoding_ended_ns or ended_ns) - self._started_ns
             self._metrics.tool_overlap.observe(max(0, overlap_ns) / 1e9)
         log.info("tool_call_finished", tool=self.spec.name, outcome=state.value)
-        self._tell(state, description, result=result, error=error)
+        if state is CallState.DONE:
+            self._tell(state, f"{self.spec.name} {_ENDINGS[state]}", result=text)
+        else:
+            self._tell(state, f"{self.spec.name} {_ENDINGS[state]}", error=text)
 
     def _cancel_run(self) -> None:
         self._handle.cancel()
         if self._task is not None:
             self._task.cancel()
 
-    def _on_progress(self, percent: int | None, text: str) -> None:
-        if self.state not in OUTCOMES:
-            description = text or f"{self.spec.name} is running"
-            self._tell(CallState.PROGRESS, description, percent=percent)
-
     def _tell(
-        self,
-        state: CallState,
-        description: str,
-        *,
-        result: str | None = None,
-        error: str | None = None,
-        percent: int | None = None,
+        self, state: CallState, description: str, *, result: str | None = None, error: str | None = None
     ) -> None:
         self.state = state
+        if not self._is_named:
+            return  # what the client never saw called needs no end
         shown = self.arguments if state is not CallState.ROUTED and self._task is not None else None
-        self._notify(CallStatus(self.call_id, self.spec.name, state, description, shown, result, error, percent))
+        self._notify(CallStatus(self.call_id, self.spec.name, state, description, shown, result, error))
+
+
+def _json_values(text: str) -> dict[str, Any]:
+    """The arguments as every JSON writer takes them: a number beyond 64 bits is its text."""
+    values: dict[str, Any] = json.loads(text, parse_int=_int_or_text, parse_float=_float_or_text)
+    return values
+
+
+def _int_or_text(literal: str) -> int | str:
+    number = int(literal)
+    return number if -(1 << 63) <= number < 1 << 63 else literal
+
+
+def _float_or_text(literal: str) -> float | str:
+    number = float(literal)
+    return number if math.isfinite(number) else literal

@@ -34,7 +34,6 @@ class CallStatus:
     arguments: dict[str, Any] | None = None
     result: str | None = None
     error: str | None = None
-    percent: int | None = None
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,10 @@ class ArrayParser(CallParser):
             self._is_over = True
             yield from super()._in_text()
 
+    def _give_up(self, reason: str) -> Iterator[ParseEvent]:
+        self._is_over = True
+        yield from super()._give_up(reason)
+
     def _after_object(self) -> Iterator[ParseEvent]:
         stripped = self._text.lstrip()
         if not stripped:

@@ -19,6 +19,7 @@ class CallObject:
     """Feeds on `{"name": "x", "arguments": {…}}` in pieces. Arguments before the name wait for it.
 
     `raw[: num_consumed]` is what belongs to the object; `error` says why it is not a call, once it is not.
+    A call whose name and arguments are complete stays one, whatever else the object holds.
     """
 
     def __init__(self) -> None:
@@ -26,6 +27,7 @@ class CallObject:
         self.error: str | None = None
         self.has_arguments = False
         self.name: str | None = None
+        self._keys: set[str] = set()
         self._scanner = JsonScanner()
         self._key: str | None = None
         self._argument_key: str | None = None
@@ -67,7 +69,7 @@ class CallObject:
     def _on_scan(self, event: ScanEvent) -> list[ParseEvent]:
         match event:
             case KeyEnd(depth=1):
-                return self._on_key(json.loads(self.raw[event.start : event.end]))
+                self._on_key(json.loads(self.raw[event.start : event.end]))
             case KeyEnd(depth=2) if self._is_in_arguments():
                 self._argument_key = json.loads(self.raw[event.start : event.end])
             case ValueStart(depth=1):
@@ -83,13 +85,16 @@ class CallObject:
                 return self._when_named([*self._arguments_text(event.end), ArgumentEnd(self._argument_key, value)])
         return []
 
-    def _on_key(self, key: str) -> list[ParseEvent]:
+    def _on_key(self, key: str) -> None:
+        if self.name is not None and self._arguments_end is not None:
+            self._key = None
+            return
         self._key = key
-        if key == "name" and self.name is not None:
-            self.error = "it has two names"
-        if key in _ARGUMENTS_KEYS and self.has_arguments:
+        if key in self._keys:
+            self.error = f"it has the key {key!r} twice"
+        elif key in _ARGUMENTS_KEYS and self.has_arguments:
             self.error = "it has its arguments twice"
-        return []
+        self._keys.add(key)
 
     def _on_value_start(self, event: ValueStart) -> None:
         if self._key == "name":

@@ -83,7 +83,7 @@ def _arguments_schema(tool: ToolSpec, dialect: Dialect) -> str:
         "key_separator": dialect.key_separator,
         "lenient": True,
     }
-    return json.dumps({"x-guidance": options, "type": "object", **tool.parameters})
+    return json.dumps({"type": "object", **tool.parameters, "x-guidance": options})
 
 
 class Grammars:
@@ -104,7 +104,7 @@ class Grammars:
             if len(self._compiled) > MAX_CACHED_GRAMMARS:
                 self._compiled.popitem(last=False)
         self._compiled.move_to_end(key)
-        return GrammarState(compiled.deep_copy())
+        return GrammarState(compiled).fresh()
 
 
 class GrammarState:
@@ -112,6 +112,10 @@ class GrammarState:
 
     def __init__(self, matcher: LLMatcher) -> None:
         self._matcher = matcher
+
+    def fresh(self) -> "GrammarState":
+        """A copy that moves on by itself."""
+        return GrammarState(self._matcher.deep_copy())
 
     @property
     def is_broken(self) -> bool:

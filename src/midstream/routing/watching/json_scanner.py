@@ -7,7 +7,8 @@ import re
 from dataclasses import dataclass
 from enum import Enum, auto
 
-MAX_DEPTH = 64
+MAX_DEPTH = 66
+"""A frame's 64 levels, inside the object of the arguments, inside that of the call."""
 
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?\Z")
 _NUMBER_CHARACTERS = frozenset("0123456789+-.eE")
@@ -93,9 +94,9 @@ class JsonScanner:
         """Consume as much of `text` as belongs to the value; `num_consumed` tells how much. O(len(text))."""
         self._events = []
         for character in text:
-            self._step(character)
-            if self._state is _State.INVALID or self._state is _State.COMPLETE:
+            if self._state is _State.COMPLETE or self._state is _State.INVALID:
                 break
+            self._step(character)
         return self._events
 
     def _step(self, character: str) -> None:

@@ -64,13 +64,20 @@ class CallParser:
         self._raw = ""
         self._rejected: str | None = None
         self._is_closed = False
-        # Whitespace at the turn's start and after a call waits: it is nobody's when a call or the end comes next.
+        # Whitespace at the turn's start, after reasoning and after a call waits: it is nobody's when a call or the
+        # end comes next.
         self._space: str | None = ""
-        self.has_calls = False
+        self.num_calls = 0
+        """Calls that have ended, whole."""
 
     @property
     def is_in_call(self) -> bool:
         return self._state in (State.BEFORE, State.OBJECT, State.AFTER)
+
+    @property
+    def num_unread(self) -> int:
+        """Characters that were fed and are neither text nor call yet."""
+        return len(self._text)
 
     @property
     def may_begin_call(self) -> bool:
@@ -97,7 +104,7 @@ class CallParser:
         match self._state:
             case State.TEXT:
                 yield from self._tell_text(text)
-                if self._space and not self.has_calls:
+                if self._space and not self.num_calls:
                     yield Text(self._space)
             case State.REASONING if text:
                 yield Reasoning(text)
@@ -154,7 +161,7 @@ class CallParser:
             text = self._take(index)
             self._take(len(closing))
             self._state = State.TEXT
-            self._space = None
+            self._space = ""
         else:
             text = self._take(len(self._text) - longest_suffix_that_begins(self._text, closing))
         if text:
@@ -181,10 +188,13 @@ class CallParser:
                 yield from self._give_up(self._rejected)
                 return
             self._is_closed = self._is_closed or isinstance(event, ArgumentsEnd)
-        if call.is_complete and self._is_closed:
+        if not self._is_closed:
+            if call.error is not None:
+                yield from self._give_up(call.error)
+        elif call.is_complete:
             self._state = State.AFTER
-        elif call.error is not None:
-            yield from self._end_call() if self._is_closed else self._give_up(call.error)
+        elif call.is_malformed:
+            yield from self._end_call()
 
     def _in_raw_object(self) -> Iterator[ParseEvent]:
         start = self._object.num_consumed
@@ -212,7 +222,7 @@ class CallParser:
     def _end_call(self) -> Iterator[ParseEvent]:
         self._state = State.TEXT
         self._space = ""
-        self.has_calls = True
+        self.num_calls += 1
         yield CallEnd()
 
     def _give_up(self, reason: str) -> Iterator[ParseEvent]:

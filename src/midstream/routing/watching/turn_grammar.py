@@ -7,6 +7,7 @@ from midstream.messages import ChoiceMode, ToolPlan
 from midstream.routing.watching.dialects.dialect import Dialect
 from midstream.routing.watching.grammar import Grammars, GrammarState
 from midstream.routing.watching.parser import CallParser
+from midstream.routing.watching.unread import UnreadTokens
 
 
 class TurnGrammar:
@@ -17,7 +18,12 @@ class TurnGrammar:
     """
 
     def __init__(
-        self, grammars: Grammars | None, dialect: Dialect, plan: ToolPlan, eos_token_ids: tuple[int, ...]
+        self,
+        grammars: Grammars | None,
+        dialect: Dialect,
+        plan: ToolPlan,
+        token_bytes: list[bytes],
+        eos_token_ids: tuple[int, ...],
     ) -> None:
         mode = plan.choice.mode
         self._grammars = grammars if mode is not ChoiceMode.NONE and plan.tools else None
@@ -25,34 +31,24 @@ class TurnGrammar:
         self._plan = plan
         self._eos_token_ids = eos_token_ids
         self._is_auto = mode is ChoiceMode.AUTO
-        self._is_single = not plan.parallel
-        self._ends_turn = False
-        self._recent: list[int] = []
+        self._num_calls = 0
+        self._unread = UnreadTokens(token_bytes)
+        self._beginning: GrammarState | None = None
         self._state: GrammarState | None = None
         if self._grammars is not None and not self._is_auto:
             self._state = self._grammars.matcher(dialect, plan)
 
-    def advance(self, token_id: int, parser: CallParser) -> None:
-        """Take a token that the parser has read."""
+    def advance(self, token_id: int, text: str, parser: CallParser) -> None:
+        """Take a token after the parser has read `text`, which may lag behind the tokens."""
         if self._grammars is None:
             return
-        if not self._is_auto:
+        if self._is_auto:
+            self._advance_auto(self._grammars, token_id, text, parser)
+        else:
             self._consume([token_id])
-            return
-        self._recent.append(token_id)
-        if parser.is_in_call or parser.may_begin_call:
-            if self._state is None:
-                self._state = self._grammars.matcher(self._dialect, self._plan)
-                self._consume(self._recent)
-            else:
-                self._consume([token_id])
-            return
-        self._ends_turn = self._is_single and parser.has_calls
-        self._state = None
-        self._recent.clear()
 
     def forced_tokens(self, parser: CallParser) -> list[int]:
-        if self._ends_turn:
+        if self._is_auto and self._num_calls and not self._plan.parallel:
             return [self._eos_token_ids[0]]
         state = self._state
         if state is None or state.is_broken or (self._is_auto and not parser.is_in_call):
@@ -68,6 +64,23 @@ class TurnGrammar:
             for token_id in self._eos_token_ids:
                 bitmask[token_id // 32] |= np.int32(np.uint32(1 << (token_id % 32)).view(np.int32))
         return True
+
+    def _advance_auto(self, grammars: Grammars, token_id: int, text: str, parser: CallParser) -> None:
+        self._unread.add(token_id, text)
+        if not parser.is_in_call:
+            self._unread.keep_last(parser.num_unread)
+        if parser.num_calls > self._num_calls:
+            # The token that ends a call may begin the next one's marker (`><`): that is a grammar of its own.
+            self._num_calls = parser.num_calls
+            self._state = None
+        if not (parser.is_in_call or parser.may_begin_call):
+            self._state = None
+        elif self._state is not None:
+            self._consume([token_id])
+        else:
+            self._beginning = self._beginning or grammars.matcher(self._dialect, self._plan)
+            self._state = self._beginning.fresh()
+            self._consume(self._unread.token_ids)
 
     def _consume(self, token_ids: list[int]) -> None:
         if self._state is not None and not self._state.is_broken:

@@ -3,6 +3,8 @@
 Implements `engine.watch.TokenWatch` (the engine is handed it and knows only that Protocol).
 """
 
+from itertools import chain
+
 import numpy as np
 import numpy.typing as npt
 
@@ -48,6 +50,7 @@ class Watches:
 
     def __init__(self, tokenizer: Tokenizer, *, constrains: bool = True) -> None:
         self._grammars = Grammars(tokenizer) if constrains else None
+        self._token_bytes = tokenizer.all_token_bytes()
         self._added_tokens = tokenizer.added_tokens
         self._eos_token_ids = tuple(tokenizer.eos_token_ids)
 
@@ -59,7 +62,7 @@ class Watches:
         return CallWatch(
             plan,
             dialect,
-            TurnGrammar(self._grammars, dialect, plan, self._eos_token_ids),
+            TurnGrammar(self._grammars, dialect, plan, self._token_bytes, self._eos_token_ids),
             num_earlier_calls=num_earlier_calls,
             banned_token_ids=tuple(self._added_tokens[text] for text in banned if text in self._added_tokens),
         )
@@ -96,7 +99,7 @@ class CallWatch:
         events: list[WatchEvent] = []
         for event in self._parser.feed(text):
             events += self._on_event(event, mark)
-        self._grammar.advance(token_id, self._parser)
+        self._grammar.advance(token_id, text, self._parser)
         return events
 
     def end_turn(self, text: str, mark: Mark) -> list[WatchEvent]:
@@ -116,7 +119,8 @@ class CallWatch:
 
     def _finish(self, text: str, mark: Mark, *, is_cut: bool) -> list[WatchEvent]:
         events: list[WatchEvent] = []
-        for event in [*self._parser.feed(text), *self._parser.finish(is_cut=is_cut)]:
+        # One by one: the parser must hear of a rejection before it reads on.
+        for event in chain(self._parser.feed(text), self._parser.finish(is_cut=is_cut)):
             events += self._on_event(event, mark)
         return events
 

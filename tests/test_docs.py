@@ -1,0 +1,87 @@
+"""What the README shows is what the code does: its example runs, its output is what comes out."""
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.processes import ServerProcess, server_process
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+DEFAULT_URL = "http://127.0.0.1:8000"
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[ServerProcess]:
+    with server_process("--config", str(ROOT / "configs/demo.yaml")) as server:
+        yield server
+
+
+def run_example(name: str, server: ServerProcess, tmp_path: Path) -> str:
+    text = (ROOT / "examples" / name).read_text(encoding="utf-8")
+    assert DEFAULT_URL in text
+    script = tmp_path / name
+    script.write_text(text.replace(DEFAULT_URL, server.base_url), encoding="utf-8")
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_the_readme_shows_the_example_as_it_is() -> None:
+    [shown] = re.findall(r"<!-- example: examples/tool_in_stream.py -->\n```python\n(.*?)```", README, re.DOTALL)
+    text = (ROOT / "examples/tool_in_stream.py").read_text(encoding="utf-8")
+    assert text.endswith("\n\n" + shown)
+
+
+@pytest.mark.model
+def test_the_readmes_example_prints_what_the_readme_says(server: ServerProcess, tmp_path: Path) -> None:
+    [shown] = re.findall(r"    \$ python examples/tool_in_stream.py\n((?:    .*\n)+)", README)
+    expected = re.sub(r"^    ", "", shown, flags=re.MULTILINE)
+    assert run_example("tool_in_stream.py", server, tmp_path) == expected
+
+
+@pytest.mark.model
+def test_a_clients_own_tool_gets_its_arguments(server: ServerProcess, tmp_path: Path) -> None:
+    assert run_example("client_tool.py", server, tmp_path) == "call: get_weather\narguments: {'city': 'Paris'}\n"
+
+
+@pytest.mark.model
+def test_the_readmes_chat_command_shows_the_call_and_answers(server: ServerProcess) -> None:
+    command = ["chat", "--tools", "on_time_rate", "--tool-choice", "on_time_rate", "--temperature", "0"]
+    assert f"$ midstream {' '.join(command)}\n" in README
+    done = subprocess.run(
+        [sys.executable, "-m", "midstream.cli.main", *command, "--url", f"{server.base_url}/v1"],
+        input="What is the on-time rate of PVG?",
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "The on-time rate of PVG is 77.0%.\n"
+    assert "◌ on_time_rate" in done.stderr
+    assert "✓ on_time_rate" in done.stderr
+
+
+def test_an_own_tool_loads_from_the_folder_where_the_server_starts() -> None:
+    code = (
+        "import sys; sys.path.insert(0, '')\n"
+        "from midstream.tools.registry import Registry\n"
+        "tool = Registry.load(('own_tool',)).by_name['word_count']\n"
+        "print(tool.function(text='a b c'), tool.spec.parameters['required'])\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT / "examples", capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.stdout == "{'words': 3} ['text']\n", done.stderr
+
+
+def test_every_link_in_the_documents_leads_somewhere() -> None:
+    documents = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    for document in documents:
+        for target in re.findall(r"\]\(([^)#]+)\)", document.read_text(encoding="utf-8")):
+            assert target.startswith("http") or (document.parent / target).exists(), f"{document}: {target}"
