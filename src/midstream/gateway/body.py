@@ -1,5 +1,6 @@
 """Owns the reading of request bodies: their size, their JSON. Validates no fields."""
 
+from collections.abc import Iterable
 from typing import Any
 
 import orjson
@@ -33,30 +34,32 @@ def _parse(data: bytes) -> dict[str, Any]:
     except orjson.JSONDecodeError as error:
         raise RequestError(f"the body is not JSON: {_cause(data, error)}", code="invalid_json") from None
     if not isinstance(value, dict):
-        raise RequestError(f"the body is a JSON {type(value).__name__}; an object is needed", code="invalid_json")
-    depth = _depth(value)
-    if depth > MAX_DEPTH:
+        raise RequestError(f"the body is {_KINDS[type(value)]}; a JSON object is needed", code="invalid_json")
+    if _depth(value) > MAX_DEPTH:
         raise RequestError(f"the body's JSON is more than {MAX_DEPTH} levels deep; flatten it", code="invalid_json")
     return value
 
 
+_KINDS = {list: "an array", str: "a string", int: "a number", float: "a number", bool: "a boolean", type(None): "null"}
+
+
 def _cause(data: bytes, error: orjson.JSONDecodeError) -> str:
-    """orjson names line and column; of numbers that are none it only says that they are unexpected."""
-    for word in (b"NaN", b"Infinity"):
-        if word in data:
-            return f"{error.msg} (NaN and Infinity are no JSON numbers)"
-    return str(error.msg)
+    """Where and what; of numbers that are none orjson only says that they are unexpected."""
+    hint = ""
+    if data.startswith((b"NaN", b"Infinity"), error.pos):
+        hint = " (NaN and Infinity are no JSON numbers)"
+    return f"line {error.lineno}, column {error.colno}: {error.msg}{hint}"
 
 
-def _depth(value: Any) -> int:
-    """Levels of the value, counted without recursion up to just over the limit."""
-    level, depth = [value], 0
+def _depth(value: dict[str, Any]) -> int:
+    """Levels of objects and arrays, counted without recursion up to just over the limit."""
+    level: list[dict[str, Any] | list[Any]] = [value]
+    depth = 0
     while level and depth <= MAX_DEPTH:
-        children: list[Any] = []
-        for item in level:
-            if isinstance(item, dict):
-                children += item.values()
-            elif isinstance(item, list):
-                children += item
-        level, depth = children, depth + 1
+        level = [child for item in level for child in _children(item) if isinstance(child, dict | list)]
+        depth += 1
     return depth
+
+
+def _children(value: dict[str, Any] | list[Any]) -> Iterable[Any]:
+    return value.values() if isinstance(value, dict) else value

@@ -10,22 +10,25 @@ from midstream.gateway.sampling import SamplingFields
 Role = Literal["system", "developer", "user", "assistant", "tool"]
 
 
-class FunctionCallBody(RequestModel):
+class Lenient(RequestModel):
+    """A part of a body that clients build from earlier answers: what they add and we do not need is dropped."""
+
+    model_config = RequestModel.model_config | {"extra": "ignore"}
+
+
+class FunctionCallBody(Lenient):
     name: str
     arguments: str = "{}"
 
 
-class ToolCallBody(RequestModel):
+class ToolCallBody(Lenient):
     id: str = ""
     type: Literal["function"] = "function"
     function: FunctionCallBody
-    index: int | None = None
 
 
-class MessageBody(RequestModel):
-    """One message. What clients send back from earlier answers and we do not need is taken and dropped."""
-
-    model_config = RequestModel.model_config | {"extra": "ignore"}
+class MessageBody(Lenient):
+    """One message."""
 
     role: Role
     content: str | list[dict[str, Any]] | None = None
@@ -48,25 +51,23 @@ class MessageBody(RequestModel):
         return message
 
 
-class FunctionBody(RequestModel):
-    model_config = RequestModel.model_config | {"extra": "ignore"}
-
+class FunctionBody(Lenient):
     name: str = Field(pattern=r"^[a-zA-Z0-9_.-]{1,64}$")
     description: str | None = None
     parameters: dict[str, Any] | None = None
     strict: bool | None = None
 
 
-class ToolBody(RequestModel):
+class ToolBody(Lenient):
     type: Literal["function"]
     function: FunctionBody
 
 
-class NamedFunction(RequestModel):
+class NamedFunction(Lenient):
     name: str
 
 
-class NamedChoice(RequestModel):
+class NamedChoice(Lenient):
     type: Literal["function"]
     function: NamedFunction
 

@@ -1,11 +1,11 @@
 """Owns what becomes of request fields that are not served: ignored, refused, or unknown. Validates no field that is."""
 
 import difflib
-import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+import orjson
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from midstream.errors import RequestError, UnsupportedField
 
@@ -66,19 +66,26 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
 
 
 class RequestModel(BaseModel):
-    """A request body. Fields are the served ones; the others go through `parse`."""
+    """A request body or a part of one. A null counts as not given.
+
+    Of a whole body, fields are the served ones; the others go through `parse`.
+    """
 
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_nulls(cls, values: Any) -> Any:
+        if not isinstance(values, dict):
+            return values
+        return {name: value for name, value in values.items() if value is not None}
 
 
 M = TypeVar("M", bound=RequestModel)
 
 
 def parse(model: type[M], body: dict[str, Any]) -> M:
-    """Validate a body. Raises RequestError that names the field, its value and what is accepted.
-
-    A null counts as not given.
-    """
+    """Validate a body. Raises RequestError that names the field, its value and what is accepted."""
     served = model.model_fields.keys()
     known = {}
     for name, value in body.items():
@@ -90,11 +97,9 @@ def parse(model: type[M], body: dict[str, Any]) -> M:
             if not _is_neutral(value, NEUTRAL[name]):
                 raise UnsupportedField(f"{name} is not supported yet; leave it out", param=name)
         else:
-            raise RequestError(
-                f"unknown field {name!r}{_nearest(name, [*served, *NEUTRAL])}",
-                param=name,
-                code="unknown_parameter",
-            )
+            name = shortened(name)
+            hint = nearest(name, [*served, *NEUTRAL]) or "; leave it out"
+            raise RequestError(f"unknown field {name!r}{hint}", param=name, code="unknown_parameter")
     try:
         return model.model_validate(known)
     except ValidationError as error:
@@ -105,33 +110,57 @@ def _is_neutral(value: Any, neutral: tuple[Any, ...]) -> bool:
     return any(value == accepted for accepted in neutral)
 
 
-def _nearest(name: str, names: Iterable[str]) -> str:
+def nearest(name: str, names: Iterable[str]) -> str:
+    """A hint at the name that was perhaps meant, or nothing. `name` is a short one: the search is quadratic."""
     near = difflib.get_close_matches(name, list(names), n=1, cutoff=0.6)
     return f"; did you mean {near[0]!r}?" if near else ""
 
 
+def shortened(text: str, max_characters: int = 80) -> str:
+    """What is shown of a client's text: an error is no place for megabytes."""
+    return text if len(text) <= max_characters else text[: max_characters - 1] + "…"
+
+
 def _explain(error: ValidationError) -> RequestError:
-    first = error.errors(include_url=False)[0]
-    path = [part for part in first["loc"] if not (isinstance(part, str) and part.startswith(_UNION_TAGS))]
-    param = ".".join(str(part) for part in path)
-    if first["type"] == "missing":
+    fault = _most_telling(error.errors(include_url=False, include_context=False))
+    param = ".".join(_path(fault))
+    if fault["type"] == "missing":
         return RequestError(f"{param} is missing", param=param, code="missing_required_parameter")
-    if first["type"] == "extra_forbidden":
-        return RequestError(f"unknown field {param!r}", param=param, code="unknown_parameter")
-    reason = first["msg"].removeprefix("Value error, ").removeprefix("Input ")
-    return RequestError(f"{param} is {_shown(first['input'])}; it {_lower(reason)}", param=param)
+    if fault["type"] == "extra_forbidden":
+        param = shortened(param)
+        return RequestError(f"unknown field {param!r}; leave it out", param=param, code="unknown_parameter")
+    shown = shortened(orjson.dumps(fault["input"]).decode())
+    return RequestError(f"{param} is {shown}; it {_wanted(fault)}", param=param)
 
 
-# pydantic puts the branch of a union into the path; a client wrote no such thing.
-_UNION_TAGS = ("str", "list[", "int", "function-", "NamedChoice", "literal[", "constrained-", "lax-or-strict")
+def _most_telling(faults: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+    """The first fault; where a union has one for each of its branches, that of the branch that got furthest."""
+    first = _path(faults[0])
+    return max((fault for fault in faults if _path(fault)[: len(first)] == first), key=lambda fault: len(_path(fault)))
 
 
-def _lower(text: str) -> str:
-    return text[:1].lower() + text[1:]
+# pydantic puts the branch of a union into the path, as a type's name; a client wrote no such thing.
+_BRANCHES = frozenset({"str", "int", "constrained-int", "NamedChoice"})
 
 
-def _shown(value: Any) -> str:
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    text = repr(value)
-    return text if len(text) <= 80 else text[:77] + "..."
+def _path(fault: Mapping[str, Any]) -> list[str]:
+    top, *parts = [str(part) for part in fault["loc"]]
+    return [top, *(part for part in parts if part not in _BRANCHES and "[" not in part)]
+
+
+_WANTED = {
+    "model_type": "should be an object",
+    "dict_type": "should be an object",
+    "list_type": "should be an array",
+    "string_type": "should be a string",
+    "bool_type": "should be true or false",
+}
+_SUBJECTS = ("Input ", "List ", "String ", "Value error, ")
+
+
+def _wanted(fault: Mapping[str, Any]) -> str:
+    """What is accepted, as a sentence without its subject."""
+    message: str = fault["msg"]
+    for subject in _SUBJECTS:
+        message = message.removeprefix(subject)
+    return _WANTED.get(fault["type"], message)

@@ -208,7 +208,8 @@ class HostClient:
         exit_code = await exiting
         receiving.cancel()
         await self._channel.abort()
-        log.info("tool_host_died", pid=self._process.pid, exit_code=exit_code)
+        event = "tool_host_stopped" if exit_code == 0 else "tool_host_died"
+        log.info(event, pid=self._process.pid, exit_code=exit_code)
 
     async def _receive(self) -> None:
         async for message in self._channel.messages():

@@ -165,9 +165,7 @@ class ServerCall:
         if self._task is not None:
             self._task.cancel()
 
-    def _tell(
-        self, state: CallState, description: str, *, result: str | None = None, error: str | None = None
-    ) -> None:
+    def _tell(self, state: CallState, description: str, *, result: str | None = None, error: str | None = None) -> None:
         self.state = state
         if not self._is_named:
             return  # what the client never saw called needs no end

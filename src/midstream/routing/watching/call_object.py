@@ -51,18 +51,17 @@ class CallObject:
         return self._scanner.num_consumed
 
     def feed(self, text: str) -> list[ParseEvent]:
-        """Consume what belongs to the object. O(len(text))."""
+        """Consume what belongs to the object; tell nothing more once it is not a call. O(len(text))."""
         self.raw += text
         scanned = self._scanner.feed(text)
         events: list[ParseEvent] = []
         for event in scanned:
-            events += self._on_scan(event)
-            if self.error:
-                return events
-        events += self._name_part() + self._arguments_text(self.num_consumed)
-        if self.is_complete:
-            events += self._at_end()
-        if self.is_malformed:
+            if self.error is None:
+                events += self._on_scan(event)
+        if self.error is None:
+            events += self._name_part() + self._arguments_text(self.num_consumed)
+            events += self._at_end() if self.is_complete else []
+        if self.error is None and self.is_malformed:
             self.error = "its JSON is malformed"
         return events
 
@@ -117,7 +116,7 @@ class CallObject:
         return self._arguments_start is not None and self._arguments_end is None
 
     def _name_part(self) -> list[ParseEvent]:
-        if self._name_start is None or self.error:
+        if self._name_start is None:
             return []
         part = self.raw[self._name_start : self.num_consumed]
         return [] if "\\" in part else [NamePart(part)]

@@ -6,6 +6,7 @@ Source: CommonMark 0.31, section 4.5.
 import re
 
 _OPENING = re.compile(r" {0,3}(`{3,}|~{3,})(.*)\Z", re.DOTALL)
+_CLOSING = re.compile(r" {0,3}(`{3,}|~{3,})[ \t\r]*\Z")
 
 
 class FenceTracker:
@@ -45,5 +46,5 @@ class FenceTracker:
         return None if fence[0] == "`" and "`" in info else str(fence)
 
     def _closes(self, fence: str) -> bool:
-        stripped = self._line.strip()
-        return len(stripped) >= len(fence) and set(stripped) == {fence[0]}
+        match = _CLOSING.match(self._line)
+        return match is not None and match[1].startswith(fence)

@@ -1,0 +1,399 @@
+"""Who is computed when: order, chunks, preemption, parking, and that every load comes to its end."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from midstream.engine.sequence import SequenceStatus
+from midstream.messages import FinishReason, SamplingParams
+from tests.engine.tiny import EOS, PARKS, TinyEngine, greedy
+
+LONG = 10_000
+"""More tokens than any test waits for."""
+
+
+def forever(max_tokens: int = LONG) -> SamplingParams:
+    return greedy(max_tokens, ignore_eos=True)
+
+
+def prompt(request_id: int, num_tokens: int) -> list[int]:
+    """A prompt that shares nothing with those of other requests."""
+    return [1 + (request_id * 7 + i) % 63 for i in range(num_tokens)]
+
+
+def alone(token_ids: list[int], sampling: SamplingParams) -> list[int]:
+    engine = TinyEngine(num_blocks=512)
+    engine.add(1, token_ids, sampling)
+    engine.run_until_idle()
+    return engine.token_ids(1)
+
+
+# --- order and chunks ---
+
+
+def test_nothing_to_do_is_no_batch() -> None:
+    engine = TinyEngine()
+    assert engine.step() == []
+    assert engine.port.num_waits == 1
+
+
+def test_who_decodes_goes_before_who_prefills_and_a_prompt_is_cut_to_what_is_left() -> None:
+    engine = TinyEngine(num_blocks=128, max_num_batched_tokens=40)
+    engine.add(1, prompt(1, 100), forever())
+    assert engine.step() == [(1, 40)]
+    engine.add(2, prompt(2, 5), forever())
+    assert engine.step() == [(2, 5), (1, 35)]
+    assert engine.step() == [(2, 1), (1, 25)], "the last chunk is a decode already: few tokens are left"
+    assert engine.step() == [(1, 1), (2, 1)]
+
+
+def test_a_long_prompt_costs_the_others_one_chunk_a_step_and_no_step() -> None:
+    engine = TinyEngine(num_blocks=256, max_num_batched_tokens=50)
+    for request_id in (1, 2, 3):
+        engine.add(request_id, prompt(request_id, 5), forever())
+    engine.step()
+    engine.add(4, prompt(4, 400), forever())
+    steps = [engine.step() for _ in range(12)]
+    for rows in steps:
+        assert [row for row in rows if row[0] != 4] == [(1, 1), (2, 1), (3, 1)], "a stream stood still"
+        assert sum(num_new for _, num_new in rows) <= 50
+    assert [num_new for rows in steps for request_id, num_new in rows if request_id == 4][:9] == [47] * 8 + [24]
+
+
+def test_of_two_long_prompts_the_older_one_is_done_first() -> None:
+    engine = TinyEngine(num_blocks=256, max_num_batched_tokens=64)
+    engine.add(1, prompt(1, 100), forever())
+    engine.add(2, prompt(2, 100), forever())
+    assert engine.step() == [(1, 64)]
+    assert engine.step() == [(1, 36), (2, 28)]
+
+
+def test_however_many_decode_the_oldest_gets_a_token_of_every_step() -> None:
+    engine = TinyEngine(num_blocks=256, max_num_batched_tokens=4)
+    engine.add(1, prompt(1, 60), forever())
+    for request_id in (2, 3, 4, 5, 6):
+        engine.add(request_id, prompt(request_id, 30), forever())
+    for _ in range(20):
+        assert (1, 1) in engine.step()
+
+
+def test_no_more_than_max_num_seqs_run() -> None:
+    engine = TinyEngine(max_num_seqs=2)
+    for request_id in (1, 2, 3, 4):
+        engine.add(request_id, prompt(request_id, 3), forever(2))
+    served = [[request_id for request_id, _ in engine.step()] for _ in range(4)]
+    assert served == [[1, 2], [1, 2], [3, 4], [3, 4]]
+
+
+def test_a_request_waits_until_all_of_it_fits_beside_what_the_others_have_still_to_compute() -> None:
+    engine = TinyEngine(num_blocks=10, max_num_batched_tokens=4)
+    engine.add(1, prompt(1, 30), forever(4))  # 8 blocks, of which the first step takes one
+    engine.add(2, prompt(2, 12), forever(4))
+    while not engine.ends(1):
+        assert [request_id for request_id, _ in engine.step()] == [1]
+    engine.run_until_idle()
+    assert engine.scheduler.num_preemptions == 0
+    assert len(engine.ends(2)) == 1
+
+
+def test_a_request_that_shares_its_prompt_needs_room_for_the_rest_only() -> None:
+    engine = TinyEngine(num_blocks=8)
+    shared = prompt(1, 20)
+    engine.add(1, [*shared, 1], forever())
+    engine.step()
+    engine.add(2, [*shared, 2], forever())
+    engine.step()
+    assert [seq.request_id for seq in engine.scheduler.running] == [1, 2]
+    assert engine.runner.steps[-1] == [(1, 1), (2, 1)]
+
+
+def test_cached_tokens_are_counted_in_the_prompt_only() -> None:
+    engine = TinyEngine()
+    engine.add(1, prompt(1, 10), forever(20))
+    engine.run_until_idle()
+    engine.add(2, [*prompt(1, 10), *engine.token_ids(1)[:15]], forever(5))
+    engine.run_until_idle()
+    assert engine.outputs(2)[-1].counts.cached == 24
+    assert engine.token_ids(2) == engine.token_ids(1)[15:]
+
+
+# --- preemption ---
+
+
+def test_a_preempted_sequence_keeps_its_output_and_goes_on_exactly() -> None:
+    engine = TinyEngine(num_blocks=8)
+    engine.add(1, prompt(1, 9), forever(20))
+    engine.add(2, prompt(2, 9), forever(20))
+    while not engine.scheduler.num_preemptions:
+        engine.step()
+    [preempted] = engine.scheduler.waiting
+    assert preempted.request_id == 2, "the youngest goes first"
+    assert preempted.block_table == []
+    assert preempted.num_generated == len(engine.token_ids(2)) > 0
+    engine.run_until_idle()
+    for request_id in (1, 2):
+        assert engine.token_ids(request_id) == alone(prompt(request_id, 9), forever(20))
+        assert len(engine.ends(request_id)) == 1
+    counts = engine.outputs(2)[-1].counts
+    assert counts.computed > 9 + 20 - 1, "what was computed again is counted"
+
+
+def test_an_older_prefill_takes_its_blocks_from_a_younger_decode() -> None:
+    engine = TinyEngine(num_blocks=12, max_num_batched_tokens=4)
+    engine.add(1, prompt(1, 38), greedy(8, ignore_eos=True))  # grows to 12 blocks
+    engine.add(2, prompt(2, 2), forever(30))
+    while engine.engine.sequences:
+        rows = engine.step()
+        assert not rows or 1 not in engine.engine.sequences or any(request_id == 1 for request_id, _ in rows)
+    assert engine.scheduler.num_preemptions > 0
+    assert engine.token_ids(2) == alone(prompt(2, 2), forever(30))
+
+
+def test_a_preempted_sequence_is_the_next_to_be_admitted() -> None:
+    engine = TinyEngine(num_blocks=8)
+    engine.add(1, prompt(1, 9), forever(20))
+    engine.add(2, prompt(2, 9), forever(20))
+    while not engine.scheduler.num_preemptions:
+        engine.step()
+    engine.add(3, prompt(3, 2), forever(5))
+    engine.run_until_idle()
+    order = [output.request_id for output in engine.port.outputs if output.finished is not None]
+    assert order == [1, 2, 3] or order == [1, 3, 2]
+    first_of_3 = next(i for i, rows in enumerate(engine.runner.steps) if 3 in dict(rows))
+    back = next(i for i, rows in enumerate(engine.runner.steps) if dict(rows).get(2, 0) > 1 and i > 0)
+    assert back <= first_of_3
+
+
+# --- parking ---
+
+
+def parked(engine: TinyEngine, request_id: int, num_tokens: int = 9) -> None:
+    """Add a request and step until it has parked after its first token."""
+    engine.add(request_id, prompt(request_id, num_tokens), greedy(LONG, stop_token_ids=tuple(range(64))), plan=PARKS)
+    while not (engine.outputs(request_id) and engine.outputs(request_id)[-1].is_parked):
+        engine.step()
+
+
+def test_a_parked_sequence_holds_its_blocks_and_no_slot() -> None:
+    engine = TinyEngine(max_num_seqs=1)
+    parked(engine, 1)
+    [seq] = engine.scheduler.parked
+    assert seq.status is SequenceStatus.PARKED
+    assert len(seq.block_table) == 3
+    engine.add(2, prompt(2, 3), forever(2))
+    assert engine.step() == [(2, 3)]
+
+
+def test_parked_sequences_lose_their_blocks_before_anyone_is_preempted() -> None:
+    engine = TinyEngine(num_blocks=8)
+    engine.add(1, prompt(1, 9), forever(20))
+    parked(engine, 2)
+    engine.step()
+    while engine.engine.sequences[2].block_table:
+        engine.step()
+        assert len(engine.scheduler.running) == 1
+    engine.run_until_idle()
+    assert engine.token_ids(1) == alone(prompt(1, 9), forever(20))
+
+
+def test_parked_blocks_are_lost_back_into_the_prefix_cache() -> None:
+    engine = TinyEngine(num_blocks=8)
+    parked(engine, 1, num_tokens=12)
+    engine.add(2, prompt(2, 22), forever(1))
+    engine.step()
+    assert not engine.engine.sequences[1].block_table
+    engine.resume(1, [5, 6])
+    engine.step()
+    # 6 of the 8 blocks went to request 2, so the two that hold the head of request 1 are still there.
+    assert engine.runner.steps[-1] == [(1, 12 + 1 + 2 - 8)]
+
+
+def test_a_sequence_that_wakes_goes_to_the_front_and_computes_only_what_is_new() -> None:
+    engine = TinyEngine(max_num_seqs=1)
+    parked(engine, 1)
+    engine.add(2, prompt(2, 3), forever(3))
+    engine.add(3, prompt(3, 3), forever(3))
+    engine.step()
+    engine.resume(1, [5, 6, 7])
+    while 2 in engine.engine.sequences:
+        engine.step()
+    assert engine.step() == [(1, 4)], "the token that ended its turn, and the three that woke it"
+
+
+def test_a_sequence_that_woke_and_waits_for_a_slot_does_not_keep_the_pool_from_the_one_that_runs() -> None:
+    engine = TinyEngine(num_blocks=8, max_num_seqs=1)
+    parked(engine, 1)
+    engine.add(2, prompt(2, 9), forever(20))
+    engine.step()
+    engine.resume(1, [5, 6])
+    engine.run_until_idle()
+    assert len(engine.ends(2)) == 1
+    assert engine.token_ids(2) == alone(prompt(2, 9), forever(20))
+    assert engine.outputs(1)[-1].finished is not None
+
+
+# --- aborts ---
+
+
+@pytest.mark.parametrize("state", ["waiting", "prefilling", "decoding", "preempted", "parked", "woken"])
+def test_an_abort_frees_everything_within_one_step(state: str) -> None:
+    engine = TinyEngine(num_blocks=16, max_num_seqs=1 if state in ("waiting", "woken") else 8, max_num_batched_tokens=8)
+    _bring_to(engine, state)
+    seq = engine.engine.sequences[1]
+    engine.abort(1)
+    engine.abort(2)
+    engine.step()
+    assert seq.status is SequenceStatus.FINISHED
+    assert not engine.engine.sequences
+    assert engine.num_held_blocks == 0
+    assert not (engine.scheduler.waiting or engine.scheduler.running or engine.scheduler.parked)
+    assert [end.reason for end in engine.ends(1)] == [FinishReason.ABORT]
+
+
+def _bring_to(engine: TinyEngine, state: str) -> None:
+    """Bring request 1 to `state`; request 2 may be there too."""
+    status = SequenceStatus.WAITING
+    if state == "waiting":
+        engine.add(2, prompt(2, 3), forever())
+        engine.add(1, prompt(1, 3), forever())
+        engine.step()
+    elif state == "preempted":
+        engine.add(2, prompt(2, 20), forever())
+        engine.add(1, prompt(1, 20), forever())
+        while not engine.scheduler.num_preemptions:
+            engine.step()
+    elif state in ("parked", "woken"):
+        parked(engine, 1)
+        status = SequenceStatus.PARKED
+        if state == "woken":
+            engine.add(2, prompt(2, 3), forever())
+            engine.step()
+            engine.resume(1, [5])
+            engine.step()
+            status = SequenceStatus.WAITING
+    else:
+        engine.add(1, prompt(1, 20), forever())
+        for _ in range(2 if state == "prefilling" else 4):
+            engine.step()
+        status = SequenceStatus.RUNNING
+    assert engine.engine.sequences[1].status is status
+
+
+# --- any load ---
+
+
+@dataclass(frozen=True)
+class Request:
+    """One request of a random load. Its turns end at a random stop token; `results` are injected one by one."""
+
+    start_step: int
+    token_ids: list[int]
+    sampling: SamplingParams
+    salt: bytes
+    results: list[list[int]]
+    wait_steps: int
+    """Steps that it stays parked."""
+    abort_step: int | None
+
+
+@dataclass
+class Load:
+    """Plays requests into an engine as the gateway would."""
+
+    engine: TinyEngine
+    requests: list[Request]
+    num_resumed: dict[int, int] = field(default_factory=dict)
+    parked_since: dict[int, int] = field(default_factory=dict)
+
+    def play(self, max_steps: int = 3000) -> None:
+        for step in range(max_steps):
+            self._send(step)
+            oldest = self.engine.scheduler.running[:1]
+            rows = self.engine.step()
+            if oldest and oldest[0].status is not SequenceStatus.FINISHED and rows:
+                served = {request_id for request_id, _ in rows}
+                first = self.engine.scheduler.running[:1]
+                assert first != oldest or oldest[0].request_id in served, "the oldest stood still"
+            is_over = all(request.start_step <= step for request in self.requests)
+            if is_over and not self.engine.engine.sequences and not self.engine.port.commands:
+                return
+        raise AssertionError("the load never ends")
+
+    def _send(self, step: int) -> None:
+        for request_id, request in enumerate(self.requests):
+            if request.start_step == step:
+                plan = PARKS if request.results else None
+                self.engine.add(request_id, request.token_ids, request.sampling, salt=request.salt, plan=plan)
+            if request.abort_step == step:
+                self.engine.abort(request_id)
+            self._resume(request_id, request, step)
+
+    def _resume(self, request_id: int, request: Request, step: int) -> None:
+        seq = self.engine.engine.sequences.get(request_id)
+        if seq is None or seq.status is not SequenceStatus.PARKED:
+            self.parked_since.pop(request_id, None)
+        elif step - self.parked_since.setdefault(request_id, step) == request.wait_steps:
+            number = self.num_resumed.get(request_id, 0)
+            self.num_resumed[request_id] = number + 1
+            plan = PARKS if number + 1 < len(request.results) else None
+            self.engine.resume(request_id, request.results[number], plan)
+
+
+HEAD = prompt(0, 12)
+
+
+@st.composite
+def requests(draw: st.DrawFn) -> Request:
+    token = st.integers(1, 63)
+    head = HEAD[: draw(st.integers(0, len(HEAD)))]
+    stops = draw(st.lists(token, max_size=20, unique=True))
+    return Request(
+        start_step=draw(st.integers(0, 12)),
+        token_ids=head + draw(st.lists(st.sampled_from([1, 2]), min_size=1, max_size=10)),
+        sampling=greedy(draw(st.integers(1, 12)), stop_token_ids=tuple(stops)),
+        salt=draw(st.sampled_from([b"", b"a"])),
+        results=draw(st.lists(st.lists(token, max_size=6), max_size=2)),
+        wait_steps=draw(st.integers(0, 5)),
+        abort_step=draw(st.none() | st.integers(0, 25)),
+    )
+
+
+@st.composite
+def tiny_engines(draw: st.DrawFn) -> TinyEngine:
+    block_size = draw(st.integers(1, 5))
+    num_tokens = draw(st.integers(24, 60))
+    return TinyEngine(
+        num_blocks=-(-num_tokens // block_size),
+        block_size=block_size,
+        max_num_seqs=draw(st.integers(1, 5)),
+        max_num_batched_tokens=draw(st.sampled_from([1, 2, 7, 40])),
+        max_model_len=num_tokens,
+    )
+
+
+def tokens_alone(request: Request, max_model_len: int) -> list[int]:
+    """What the request gives when it has a large engine to itself and nobody aborts it."""
+    engine = TinyEngine(num_blocks=256, max_model_len=max_model_len)
+    undisturbed = Request(0, request.token_ids, request.sampling, request.salt, request.results, 0, None)
+    Load(engine, [undisturbed]).play()
+    return engine.token_ids(0)
+
+
+@settings(max_examples=150, deadline=None)
+@given(tiny_engines(), st.lists(requests(), min_size=1, max_size=7))
+def test_any_load_on_a_tiny_pool_ends_leaks_nothing_and_gives_what_each_request_gives_alone(
+    engine: TinyEngine, load: list[Request]
+) -> None:
+    Load(engine, load).play()
+    assert engine.num_held_blocks == 0
+    assert not (engine.scheduler.waiting or engine.scheduler.running or engine.scheduler.parked)
+    for request_id, request in enumerate(load):
+        was_aborted = request.abort_step is not None and request.abort_step < request.start_step
+        assert len(engine.ends(request_id)) == 1 or was_aborted
+        expected = tokens_alone(request, engine.engine.max_model_len)
+        got = engine.token_ids(request_id)
+        is_cut = [end.reason for end in engine.ends(request_id)] == [FinishReason.ABORT]
+        assert got == (expected[: len(got)] if is_cut else expected)
