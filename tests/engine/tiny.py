@@ -175,5 +175,10 @@ class TinyEngine:
         return [output.finished for output in self.outputs(request_id) if output.finished is not None]
 
     @property
+    def is_empty(self) -> bool:
+        scheduler = self.scheduler
+        return not (self.engine.sequences or scheduler.waiting or scheduler.running or scheduler.parked)
+
+    @property
     def num_held_blocks(self) -> int:
         return self.blocks.num_blocks - self.blocks.num_free

@@ -98,9 +98,22 @@ def _say_ready(config: Config, port: int) -> None:
     typer.echo(
         f"\nmidstream is ready on {base}\n\nTry:\n"
         f"  curl -N {base}/v1/chat/completions -H 'content-type: application/json' -d '{body}'\n"
-        f"  midstream chat --url {base}/v1 --tools {'all' if config.tools else 'none'}\n",
+        f"  {_own_command()} chat --url {base}/v1{_demo_tool(config)}\n",
         err=True,
     )
+
+
+def _own_command() -> str:
+    """How this program was called: it need not be on the PATH."""
+    called = Path(sys.argv[0])
+    if called.name != "midstream":
+        return "midstream"
+    return str(called.relative_to(Path.cwd())) if called.is_relative_to(Path.cwd()) else str(called)
+
+
+def _demo_tool(config: Config) -> str:
+    """The embedded model calls no tool by itself: the command names one."""
+    return " --tools on_time_rate --tool-choice on_time_rate" if "demo" in config.tools else ""
 
 
 def _fail(error: MidstreamError) -> None:

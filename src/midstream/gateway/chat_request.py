@@ -1,11 +1,13 @@
 """Owns the body of a chat completion request: its fields and their ranges. Generates nothing."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, field_validator
+from pydantic import FailFast, Field, field_validator, model_validator
 
+from midstream.errors import RequestError
 from midstream.gateway.fields import RequestModel
 from midstream.gateway.sampling import SamplingFields
+from midstream.modelfile.chat_template import RESERVED
 
 Role = Literal["system", "developer", "user", "assistant", "tool"]
 
@@ -31,10 +33,28 @@ class MessageBody(Lenient):
     """One message."""
 
     role: Role
-    content: str | list[dict[str, Any]] | None = None
+    content: str | Annotated[list[dict[str, Any]], FailFast()] | None = None
     name: str | None = None
-    tool_calls: list[ToolCallBody] | None = None
+    tool_calls: Annotated[list[ToolCallBody], FailFast()] | None = None
     tool_call_id: str | None = None
+
+    @model_validator(mode="after")
+    def _has_what_its_role_needs(self) -> Self:
+        if self.role == "assistant":
+            return self
+        if self.content is None:
+            raise ValueError("needs `content`; only a message of role assistant may be without")
+        if self.tool_calls:
+            raise ValueError("may hold `tool_calls` only where its role is assistant")
+        return self
+
+    @property
+    def num_characters(self) -> int:
+        """The length of its texts."""
+        parts = self.content if isinstance(self.content, list) else [{"text": self.content or ""}]
+        texts = [part.get("text") for part in parts]
+        texts += [call.function.arguments for call in self.tool_calls or ()]
+        return sum(len(text) for text in texts if isinstance(text, str))
 
     def for_template(self) -> dict[str, Any]:
         """The message as templates expect it; `developer` is the newer name of `system`."""
@@ -75,17 +95,20 @@ class NamedChoice(Lenient):
 class ChatRequest(SamplingFields):
     """`POST /v1/chat/completions`."""
 
-    messages: Annotated[list[MessageBody], Field(min_length=1)]
-    tools: Annotated[list[ToolBody], Field(max_length=4096)] = []
+    messages: Annotated[list[MessageBody], FailFast(), Field(min_length=1)]
+    tools: Annotated[list[ToolBody], FailFast(), Field(max_length=4096)] = []
     tool_choice: Literal["none", "auto", "required"] | NamedChoice | None = None
     parallel_tool_calls: bool = True
-    server_tools: list[str] | Literal["all"] = []
+    server_tools: Annotated[list[str], FailFast()] | Literal["all"] = []
     chat_template_kwargs: dict[str, Any] = {}
 
-    @field_validator("messages")
+    @field_validator("chat_template_kwargs")
     @classmethod
-    def _tool_messages_answer_a_call(cls, messages: list[MessageBody]) -> list[MessageBody]:
-        for message in messages:
-            if message.role != "assistant" and message.tool_calls:
-                raise ValueError("may hold tool_calls in assistant messages only")
-        return messages
+    def _leaves_ours_alone(cls, kwargs: dict[str, Any]) -> dict[str, Any]:
+        taken = sorted(RESERVED & kwargs.keys())
+        if taken:
+            raise RequestError(
+                f"chat_template_kwargs may not set {', '.join(taken)}: the request's own fields do",
+                param="chat_template_kwargs",
+            )
+        return kwargs

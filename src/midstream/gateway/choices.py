@@ -5,6 +5,7 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
 from midstream.gateway.generation import Ended, Generation, Item
+from midstream.routing.dispatching.status import CallStatus
 
 
 async def merged(generations: list[Generation]) -> AsyncGenerator[tuple[int, Item], None]:
@@ -52,7 +53,8 @@ async def _in_order(
             held.append((index, item))
             continue
         yield index, item
-        if not has_begun:
+        # A call's status is no part of a choice on the wire.
+        if not has_begun and not isinstance(item, CallStatus):
             has_begun = True
             for pair in held:
                 yield pair

@@ -2,19 +2,19 @@
 
 from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import FailFast, Field
 
 from midstream.gateway.chat_request import MessageBody
 from midstream.gateway.fields import RequestModel
 from midstream.gateway.sampling import SamplingFields
 
-TokenIds = list[Annotated[int, Field(ge=0)]]
+TokenIds = Annotated[list[Annotated[int, Field(ge=0)]], FailFast()]
 
 
 class CompletionRequest(SamplingFields):
     """`POST /v1/completions`."""
 
-    prompt: str | TokenIds | list[str] | list[TokenIds]
+    prompt: str | TokenIds | Annotated[list[str], FailFast()] | Annotated[list[TokenIds], FailFast()]
 
     def prompts(self) -> list[str | list[int]]:
         """One entry a prompt, in order."""
@@ -29,7 +29,7 @@ class TokenizeRequest(RequestModel):
 
     model: str | None = None
     prompt: str | None = None
-    messages: Annotated[list[MessageBody], Field(min_length=1)] | None = None
+    messages: Annotated[list[MessageBody], FailFast(), Field(min_length=1)] | None = None
     add_special_tokens: bool = True
     return_token_strs: bool = False
 

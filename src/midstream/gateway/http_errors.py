@@ -1,4 +1,4 @@
-"""Owns the OpenAI shape of errors and where exceptions become responses. Raises nothing."""
+"""Owns the OpenAI shape of errors: as a response, as a frame, from any exception. Raises nothing."""
 
 from typing import Any
 
@@ -51,10 +51,7 @@ def install_handlers(app: FastAPI) -> None:
     @app.exception_handler(HTTPException)
     async def on_http_exception(request: Request, error: HTTPException) -> Response:
         code = _BY_STATUS.get(error.status_code, "invalid_request")
-        message = f"{request.method} {request.url.path}: {error.detail}"
+        # Not `request.url`: it is made from the Host header, which may be anything.
+        message = f"{request.method} {request.scope['path'][:200]}: {error.detail}"
         body = {"error": {"message": message, "type": "invalid_request_error", "param": None, "code": code}}
         return JSONResponse(body, error.status_code, error.headers)
-
-    @app.exception_handler(Exception)
-    async def on_exception(request: Request, error: Exception) -> Response:
-        return error_response(as_midstream_error(error))

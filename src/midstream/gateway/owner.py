@@ -25,7 +25,8 @@ class Keys:
         if not self._digests:
             return b""
         scheme, _, key = authorization.partition(" ")
-        given = hashlib.sha256(key.strip().encode()).digest()
+        # Headers are bytes, read as Latin-1: this gives back those that the client sent.
+        given = hashlib.sha256(key.strip().encode("latin-1")).digest()
         matches = [hmac.compare_digest(given, digest) for digest in self._digests]
         if scheme.lower() != "bearer" or not any(matches):
             raise Unauthorized("a valid key is needed: send the header `Authorization: Bearer <key>`")

@@ -1,14 +1,18 @@
 """Owns server-sent events over ASGI: keep-alives, and a client that goes away. Knows nothing of what is sent."""
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing
 from typing import TypeVar
 
+import structlog
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from midstream.gateway.http_errors import as_midstream_error, error_frame, error_response
+
+log = structlog.get_logger()
 
 T = TypeVar("T")
 
@@ -44,30 +48,34 @@ async def until_gone(request: Request, work: Awaitable[T]) -> T:
 class EventStream(Response):
     """Sends frames as they come. Headers go with the first one, so that an error before it has its own status.
 
-    The frames end with `[DONE]`, after an error object too. A client that goes away ends the frames' generator.
+    The frames end with `[DONE]`, after an error object too. A client that goes away ends the frames' generator, and
+    so does one that has not read them all after `limit_s`.
     """
 
-    def __init__(self, frames: AsyncGenerator[bytes, None], *, keep_alive_s: float) -> None:
+    def __init__(self, frames: AsyncGenerator[bytes, None], *, keep_alive_s: float, limit_s: float) -> None:
         super().__init__()
         self._frames = frames
         self._keep_alive_s = keep_alive_s or None
+        self._limit_s = limit_s
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            await until_gone(Request(scope, receive), self._send_all(scope, receive, send))
+            async with asyncio.timeout(self._limit_s):
+                await until_gone(Request(scope, receive), self._send_all(scope, receive, send))
         except (ClientGone, OSError):
             return
+        except TimeoutError:
+            log.warning("client_reads_too_slowly", limit_s=self._limit_s)
 
     async def _send_all(self, scope: Scope, receive: Receive, send: Send) -> None:
         has_started = False
         try:
-            async for frame in _with_pings(self._frames, self._keep_alive_s):
-                if not has_started:
-                    if frame == PING:
-                        continue
-                    await send({"type": "http.response.start", "status": 200, "headers": HEADERS})
-                    has_started = True
-                await send({"type": "http.response.body", "body": frame, "more_body": True})
+            async with aclosing(_with_pings(self._frames, self._keep_alive_s)) as frames:
+                async for frame in frames:
+                    if not has_started:
+                        await send({"type": "http.response.start", "status": 200, "headers": HEADERS})
+                        has_started = True
+                    await send({"type": "http.response.body", "body": frame, "more_body": True})
         except OSError:
             raise
         except Exception as fault:
@@ -81,8 +89,8 @@ class EventStream(Response):
         await send({"type": "http.response.body", "body": DONE, "more_body": False})
 
 
-async def _with_pings(frames: AsyncIterator[bytes], silence_s: float | None) -> AsyncIterator[bytes]:
-    """The frames, with a comment after every `silence_s` in which none came."""
+async def _with_pings(frames: AsyncGenerator[bytes, None], silence_s: float | None) -> AsyncGenerator[bytes, None]:
+    """The frames, with a comment after every `silence_s` in which none came, before the first one too."""
     if silence_s is None:
         async for frame in frames:
             yield frame

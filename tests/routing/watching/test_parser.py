@@ -1,0 +1,293 @@
+"""What is text, reasoning and call in a turn: the same at every cut, and nothing is ever lost."""
+
+from collections.abc import Callable, Iterable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from midstream.routing.watching.array_parser import ArrayParser
+from midstream.routing.watching.events import (
+    ArgumentEnd,
+    ArgumentsEnd,
+    ArgumentsText,
+    CallBegin,
+    CallEnd,
+    CallInvalid,
+    NameEnd,
+    NamePart,
+    ParseEvent,
+    Reasoning,
+    Text,
+)
+from midstream.routing.watching.parser import CallParser, Markers
+from tests.routing.watching.cutting import pieces_of
+from tests.support.cases import every_two_piece_cut
+
+HERMES = Markers("<tool_call>", "</tool_call>", "<think>", "</think>")
+ARRAY = Markers(None, "", "<think>", "</think>")
+CALL = '<tool_call>\n{"name": "x", "arguments": {"a": 1}}\n</tool_call>'
+SEEN = "x(a=1)"
+
+
+def parse(
+    pieces: Iterable[str],
+    *,
+    markers: Markers = HERMES,
+    rejects: Callable[[ParseEvent], bool] = lambda event: False,
+    is_cut: bool = False,
+    make: type[CallParser] = CallParser,
+) -> list[str]:
+    """The turn in short: `text`, `think:…`, `x(a=1)` for a whole call, `!raw` for one that is none."""
+    parser = make(markers)
+    seen: list[str] = []
+    for piece in [*pieces, None]:
+        events = parser.finish(is_cut=is_cut) if piece is None else parser.feed(piece)
+        for event in events:
+            if rejects(event):
+                parser.reject("not wanted")
+            _note(seen, event)
+    return [entry.replace("\x00", "") for entry in seen]
+
+
+def _note(seen: list[str], event: ParseEvent) -> None:
+    last = seen[-1] if seen else ""
+    match event:
+        case Text(text):
+            seen[-1:] = [last + text] if last.startswith("\x00") else [*seen[-1:], "\x00" + text]
+        case Reasoning(text):
+            seen[-1:] = [last + text] if last.startswith("think:") else [*seen[-1:], "think:" + text]
+        case CallBegin():
+            seen.append("(")
+        case NameEnd(name):
+            seen[-1] = name + "("
+        case ArgumentEnd(name, value):
+            seen[-1] = last + ("" if last.endswith("(") else ",") + f"{name}={value}"
+        case ArgumentsEnd():
+            seen[-1] = last + ")"
+        case CallInvalid(raw_text):
+            seen[-1] = "!" + raw_text
+        case CallEnd():
+            assert last.endswith(")"), "a call ended that had no arguments"
+        case ArgumentsText() | NamePart():
+            pass
+
+
+def joined(seen: list[str]) -> str:
+    """All of it that a client reads as content."""
+    return "".join(entry.removeprefix("!") for entry in seen if not entry.startswith("think:"))
+
+
+def assert_seen(text: str, expected: list[str], markers: Markers = HERMES, make: type[CallParser] = CallParser) -> None:
+    """Read at every cut, `text` gives `expected`; what follows a call that is none is joined to it."""
+    for pieces in [[text], list(text), *every_two_piece_cut(text)]:
+        seen = parse(pieces, markers=markers, make=make)
+        assert _merged(seen) == expected, pieces
+
+
+def _merged(seen: list[str]) -> list[str]:
+    merged: list[str] = []
+    is_text = False
+    for entry in seen:
+        was_text, is_text = is_text, entry.startswith("!") or not (entry.startswith("think:") or entry == SEEN)
+        if was_text and is_text:
+            merged[-1] += entry.removeprefix("!")
+        else:
+            merged.append(entry.removeprefix("!"))
+    return merged
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", []),
+        ("just text", ["just text"]),
+        (CALL, [SEEN]),
+        (f"Hi. {CALL} Bye.", ["Hi. ", SEEN, " Bye."]),
+        (f"{CALL}\n{CALL}", [SEEN, SEEN]),
+        (f"{CALL}{CALL}\n\n", [SEEN, SEEN]),
+        (f"\n\n{CALL}\n", [SEEN]),
+        ("  \n", ["  \n"]),
+        ("\n\nHi\n\n", ["\n\nHi\n\n"]),
+        (f"{CALL}\n\nmore\n", [SEEN, "\n\nmore\n"]),
+        (CALL.removesuffix("\n</tool_call>"), [SEEN]),
+        (CALL.removesuffix("ol_call>"), [SEEN]),
+        (CALL.removesuffix("\n</tool_call>") + " and so on", [SEEN, " and so on"]),
+        (CALL.removesuffix("\n</tool_call>") + CALL, [SEEN, SEEN]),
+        (CALL.replace("\n", " \t\n  "), [SEEN]),
+        (CALL.replace("\n", ""), [SEEN]),
+    ],
+)
+def test_calls_and_the_white_space_around_them(text: str, expected: list[str]) -> None:
+    assert_seen(text, expected)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a < b and c <= d",
+        "<",
+        "<tool_cal",
+        "<tool_callx>",
+        "<<tool_cal<tool_ca<",
+        "</tool_call>",
+        "<TOOL_CALL>",
+        "<tool_call> is a marker",
+        "<tool_call>",
+        "<tool_call>\n\n",
+        "<tool_call>\n[1]\n</tool_call>",
+        "<tool_call>\n{}\n</tool_call>",
+        '<tool_call>\n{"name": "x", "arguments": {"a": 1',
+        '<tool_call>\n{"name": "x", "arguments": {"a": }}\n</tool_call> end',
+        '<tool_call>\n{"name": "x", "arguments": "a"}\n</tool_call> end',
+        '<tool_call>\n{"name": ["<tool_call>"], "arguments": {}}\n</tool_call>',
+    ],
+)
+def test_what_only_looks_like_a_call_is_text_to_the_last_character(text: str) -> None:
+    assert_seen(text, [text])
+
+
+def test_a_call_after_one_that_was_none_is_a_call() -> None:
+    broken = '<tool_call>\n{"name": "x", "arguments": [1]}\n</tool_call>'
+    assert_seen(f"{broken}\n{CALL}", [f"{broken}\n", SEEN])
+
+
+def test_markup_inside_a_refused_object_is_text() -> None:
+    inner = CALL.replace('"', '\\"').replace("\n", "\\n")
+    text = f'<tool_call>\n{{"name": 5, "arguments": {{"body": "{inner}"}}}}\n</tool_call>'
+    assert_seen(text, [text])
+
+
+@pytest.mark.parametrize(
+    ("before", "is_call"),
+    [
+        ("```\n", False),
+        ("```json\n", False),
+        ("~~~\n", False),
+        ("````\n```\n", False),
+        ("``` ", False),
+        ("```\nx\n```\n", True),
+        ("~~~\n```\n~~~\n", True),
+        ("a `b` ", True),
+        ("`` ` `` ", True),
+        ("```inline``` ", True),
+    ],
+)
+def test_a_call_in_a_code_fence_is_text(before: str, is_call: bool) -> None:
+    assert_seen(before + CALL, [before, SEEN] if is_call else [before + CALL])
+
+
+def test_a_call_in_a_fence_is_text_and_the_one_behind_it_is_not() -> None:
+    fence = f"```\n{CALL}\n```\n"
+    assert_seen(fence + CALL, [fence, SEEN])
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("<think>hm</think>ok", ["think:hm", "ok"]),
+        (f"<think>hm {CALL}</think>\n\n{CALL}", [f"think:hm {CALL}", SEEN]),
+        ("<think>hm", ["think:hm"]),
+        ("<think>hm</thin", ["think:hm</thin"]),
+        ("<think></think>ok", ["ok"]),
+        ("\n<think>a</think>b<think>c</think>", ["think:a", "b", "think:c"]),
+        ("<think>a</think>\n\nb", ["think:a", "\n\nb"]),
+        ("<thin", ["<thin"]),
+        ("a </think> b", ["a </think> b"]),
+        ("```\n<think>\n```\n", ["```\n<think>\n```\n"]),
+    ],
+)
+def test_reasoning_is_set_apart_and_holds_no_calls(text: str, expected: list[str]) -> None:
+    assert_seen(text, expected)
+
+
+def test_without_reasoning_markers_they_are_words() -> None:
+    markers = Markers("<tool_call>", "</tool_call>")
+    assert_seen(f"<think>{CALL}</think>", ["<think>", SEEN, "</think>"], markers)
+
+
+@pytest.mark.parametrize("rejected", [NameEnd, ArgumentEnd, ArgumentsEnd])
+def test_a_call_that_is_rejected_is_text_up_to_the_end_of_its_json(rejected: type) -> None:
+    text = f"a {CALL} b"
+    for pieces in [[text], list(text), *every_two_piece_cut(text)]:
+        seen = parse(pieces, rejects=lambda event: isinstance(event, rejected))
+        assert joined(seen) == text
+        assert any(entry.startswith("!<tool_call>") for entry in seen)
+        assert SEEN not in seen
+
+
+def test_only_the_call_at_hand_is_rejected() -> None:
+    other = CALL.replace('"x"', '"y"')
+    for pieces in [[other + CALL], list(other + CALL), *every_two_piece_cut(other + CALL)]:
+        seen = parse(pieces, rejects=lambda event: event == NameEnd("y"))
+        assert _merged(seen) == [other, SEEN]
+
+
+def test_a_turn_that_is_cut_inside_a_call_says_so() -> None:
+    parser = CallParser(HERMES)
+    assert list(parser.feed("<tool_call>\n{")) == [CallBegin()]
+    assert list(parser.finish(is_cut=True)) == [CallInvalid("<tool_call>\n{", "the answer was cut", is_cut=True)]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ('[{"name": "x", "parameters": {"a": 1}}]', [SEEN]),
+        (' [ {"name": "x", "arguments": {"a": 1}} , {"name": "x", "parameters": {"a": 1}} ] \n', [SEEN, SEEN]),
+        ('<think>hm</think>\n[{"name": "x", "parameters": {"a": 1}}]', ["think:hm", SEEN]),
+        ('[{"name": "x", "parameters": {"a": 1}}] and text', [SEEN, " and text"]),
+        ('[{"name": "x", "parameters": {"a": 1}}', [SEEN]),
+        ("no array [1]", ["no array [1]"]),
+        ("[]", ["[]"]),
+        ("[1, 2]", ["[1, 2]"]),
+        ('[{[{"name": "x", "parameters": {"a": 1}}]', ['[{[{"name": "x", "parameters": {"a": 1}}]']),
+        ('x [{"name": "x", "parameters": {"a": 1}}]', ['x [{"name": "x", "parameters": {"a": 1}}]']),
+    ],
+)
+def test_a_turn_that_is_an_array_of_calls(text: str, expected: list[str]) -> None:
+    assert_seen(text, expected, ARRAY, ArrayParser)
+
+
+PARTS = st.sampled_from(
+    [
+        CALL,
+        "<tool_call>",
+        "</tool_call>",
+        "<think>",
+        "</think>",
+        "```",
+        "~~~",
+        "\n",
+        " ",
+        "a",
+        "<",
+        "{",
+        '"',
+        '{"name": "x", "arguments": {',
+        '"a": 1',
+        "}",
+        "}}",
+        ",",
+        '"name": "y"',
+        '{"name": "x", "arguments": {}, "arguments": {}}',
+        '{"arguments": {"a": 1}, "name": "x"}',
+    ]
+)
+
+
+@given(st.data(), st.sampled_from([(CallParser, HERMES), (ArrayParser, ARRAY)]), st.booleans())
+def test_any_text_reads_the_same_at_any_cut(
+    data: st.DataObject, kind: tuple[type[CallParser], Markers], is_cut: bool
+) -> None:
+    make, markers = kind
+    text = "".join(data.draw(st.lists(PARTS | st.just("["), max_size=12)))
+    whole = parse([text], make=make, markers=markers, is_cut=is_cut)
+    assert _merged(parse(data.draw(pieces_of(text)), make=make, markers=markers, is_cut=is_cut)) == _merged(whole)
+    assert _merged(parse(text, make=make, markers=markers, is_cut=is_cut)) == _merged(whole)
+
+
+@given(st.lists(PARTS, max_size=12))
+def test_text_without_a_whole_call_comes_out_as_it_went_in(parts: list[str]) -> None:
+    text = "".join(parts)
+    seen = parse([text], markers=Markers("<tool_call>", "</tool_call>"), rejects=lambda event: event == NameEnd("x"))
+    assert joined(seen) == text
