@@ -26,7 +26,9 @@ Texts = Annotated[tuple[str, ...], NoDecode]
 class Config(BaseSettings):
     """Everything that can be set. Frozen: what is found out later is handed on, never written back."""
 
-    model_config = SettingsConfigDict(env_prefix=ENV_PREFIX, frozen=True, extra="forbid", protected_namespaces=())
+    model_config = SettingsConfigDict(
+        env_prefix=ENV_PREFIX, frozen=True, extra="forbid", protected_namespaces=(), allow_inf_nan=False
+    )
 
     # --- HTTP ---
     host: str = Field("127.0.0.1", description="Address to listen on.")
@@ -54,7 +56,7 @@ class Config(BaseSettings):
     # --- tools ---
     tools: Texts = Field((), description="Server tools: entry points, module:function or module.")
     tool_dialect: str = Field("hermes", description="Syntax in which the model writes its calls.")
-    tool_timeout_s: float = Field(30, gt=0, description="Longest run of a tool that sets no limit itself.")
+    tool_timeout_s: float = Field(30, gt=0, le=86400, description="Longest run of a tool that sets no limit itself.")
     max_tool_rounds: int = Field(4, ge=1, description="Turns with server calls in one request.")
     max_result_tokens: int = Field(1024, ge=16, description="Tokens of one result that the model is shown.")
     transcript_tokens: int = Field(4 << 20, ge=0, description="Tokens of finished turns kept for the next ones.")
@@ -71,19 +73,27 @@ class Config(BaseSettings):
             return value
         return tuple(part.strip() for part in value.split(",") if part.strip())
 
+    @field_validator("api_keys")
+    @classmethod
+    def _are_keys(cls, keys: tuple[str, ...]) -> tuple[str, ...]:
+        if not all(key.strip() for key in keys):
+            raise ValueError("an empty key would let everybody in; give a real one or none at all")
+        return keys
 
-def load_config(file: Path | None, overrides: Mapping[str, Any], environ: Mapping[str, str] | None = None) -> Config:
+
+def load_config(file: Path | None, overrides: Mapping[str, Any]) -> Config:
     """Build the configuration. Raises ConfigError that names the key, its value and the remedy.
 
     `overrides` are the command line's values; a None in it counts as not given.
     """
     from_file = _read(file) if file is not None else {}
     _check_keys(from_file, f"{file}")
-    environ = os.environ if environ is None else environ
-    from_env = [name for name in environ if name.startswith(ENV_PREFIX)]
-    _check_keys([name.removeprefix(ENV_PREFIX).lower() for name in from_env], "the environment", ENV_PREFIX)
+    # In any case of letters, as pydantic reads them: its values beat defaults, and init's beat its.
+    in_env = {
+        name.upper().removeprefix(ENV_PREFIX).lower() for name in os.environ if name.upper().startswith(ENV_PREFIX)
+    }
+    _check_keys(sorted(in_env), "the environment", ENV_PREFIX)
     given = {key: value for key, value in overrides.items() if value is not None}
-    in_env = {name.removeprefix(ENV_PREFIX).lower() for name in from_env}
     merged = {key: value for key, value in from_file.items() if key not in in_env} | given
     try:
         return Config(**merged)
@@ -117,4 +127,6 @@ def _check_keys(keys: Any, where: str, prefix: str = "") -> None:
 def _explain(error: ValidationError) -> str:
     first = error.errors()[0]
     key = ".".join(str(part) for part in first["loc"])
-    return f"{key} is {first['input']!r}: {first['msg'][:1].lower()}{first['msg'][1:]}"
+    reason = first["msg"].removeprefix("Value error, ")
+    shown = "" if key.startswith("api_keys") else f" is {first['input']!r}"
+    return f"{key}{shown}: {reason[:1].lower()}{reason[1:]}"

@@ -109,7 +109,7 @@ def test_a_request_that_shares_its_prompt_needs_room_for_the_rest_only() -> None
     assert engine.runner.steps[-1] == [(1, 1), (2, 1)]
 
 
-def test_cached_tokens_are_counted_in_the_prompt_only() -> None:
+def test_the_part_of_a_prompt_that_was_found_is_counted() -> None:
     engine = TinyEngine()
     engine.add(1, prompt(1, 10), forever(20))
     engine.run_until_idle()
@@ -152,13 +152,13 @@ def test_an_older_prefill_takes_its_blocks_from_a_younger_decode() -> None:
 
 
 def test_a_preempted_sequence_is_the_next_to_be_admitted() -> None:
-    engine = TinyEngine(num_blocks=8)
+    engine = TinyEngine(num_blocks=8, max_num_seqs=2)
     engine.add(1, prompt(1, 9), forever(20))
     engine.add(2, prompt(2, 9), forever(20))
+    engine.add(3, prompt(3, 2), forever(5))
     while not engine.scheduler.num_preemptions:
         engine.step()
-    engine.add(3, prompt(3, 2), forever(5))
-    while engine.ends(1) == []:
+    while not engine.ends(1):
         assert engine.step() == [(1, 1)], "request 3 would fit, and still it is not its turn"
     assert list(dict(engine.step())) == [2, 3]
 
@@ -229,6 +229,20 @@ def test_a_sequence_that_woke_and_waits_for_a_slot_does_not_keep_the_pool_from_t
     assert len(engine.ends(2)) == 1
     assert engine.token_ids(2) == alone(prompt(2, 9), forever(20))
     assert engine.outputs(1)[-1].finished is not None
+
+
+def test_a_sequence_that_woke_and_does_not_fit_yet_keeps_its_blocks_as_long_as_it_can() -> None:
+    engine = TinyEngine(num_blocks=8)
+    parked(engine, 1)
+    engine.add(2, prompt(2, 13), forever(15))
+    engine.step()
+    engine.resume(1, prompt(3, 12))
+    engine.step()
+    [woken] = engine.scheduler.waiting
+    assert len(woken.block_table) == 3
+    engine.run_until_idle()
+    assert engine.token_ids(2) == alone(prompt(2, 13), forever(15))
+    assert len(engine.ends(1)) == 1
 
 
 # --- aborts ---
@@ -303,7 +317,7 @@ class Load:
     num_resumed: dict[int, int] = field(default_factory=dict)
     parked_since: dict[int, int] = field(default_factory=dict)
 
-    def play(self, max_steps: int = 3000) -> None:
+    def play(self, max_steps: int = 1500) -> None:
         for step in range(max_steps):
             self._send(step)
             oldest = self.engine.scheduler.running[:1]
@@ -331,6 +345,7 @@ class Load:
         if seq is None or seq.status is not SequenceStatus.PARKED:
             self.parked_since.pop(request_id, None)
         elif step - self.parked_since.setdefault(request_id, step) == request.wait_steps:
+            del self.parked_since[request_id]
             number = self.num_resumed.get(request_id, 0)
             self.num_resumed[request_id] = number + 1
             plan = PARKS if number + 1 < len(request.results) else None
@@ -348,7 +363,7 @@ def requests(draw: st.DrawFn) -> Request:
     return Request(
         start_step=draw(st.integers(0, 12)),
         token_ids=head + draw(st.lists(st.sampled_from([1, 2]), min_size=1, max_size=10)),
-        sampling=greedy(draw(st.integers(1, 12)), stop_token_ids=tuple(stops)),
+        sampling=greedy(draw(st.integers(1, 24)), stop_token_ids=tuple(stops)),
         salt=draw(st.sampled_from([b"", b"a"])),
         results=draw(st.lists(st.lists(token, max_size=6), max_size=2)),
         wait_steps=draw(st.integers(0, 5)),
@@ -377,7 +392,7 @@ def tokens_alone(request: Request, max_model_len: int) -> list[int]:
     return engine.token_ids(0)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(tiny_engines(), st.lists(requests(), min_size=1, max_size=7))
 def test_any_load_on_a_tiny_pool_ends_leaks_nothing_and_gives_what_each_request_gives_alone(
     engine: TinyEngine, load: list[Request]

@@ -45,7 +45,7 @@ def prefix_names(seq: Sequence) -> list[int]:
     """For every position a number that stands for the owner and all tokens up to there."""
     start = int.from_bytes(seq.salt, "big") + 17
     names = accumulate(
-        seq.token_ids, lambda name, token_id: (name * 1_000_003 + token_id + 1) % (1 << 61), initial=start
+        seq.token_ids, lambda name, token_id: (name * 1_000_003 + token_id + 1) % ((1 << 61) - 1), initial=start
     )
     return list(names)[1:]
 

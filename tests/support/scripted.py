@@ -1,5 +1,6 @@
 """Owns a runner that samples what a script says, through the real sampler and the real grammar masks."""
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 
 import torch
@@ -76,6 +77,16 @@ class ScriptedRunner:
             if token_id is not None:
                 return token_id
         raise AssertionError(f"no token begins {text!r}")
+
+    def num_tokens(self, turn: Turn) -> int:
+        """Tokens that the turn is written in where no grammar forces any."""
+        pieces = [piece.encode() if isinstance(piece, str) else piece for piece in turn]
+        written = b""
+        for number in itertools.count():
+            if written == b"".join(pieces):
+                return number
+            written += self._token_bytes[self._continue(pieces, written)]
+        raise AssertionError
 
     def text(self, token_ids: Sequence[int]) -> str:
         return self._tokenizer.decode(token_ids)

@@ -18,6 +18,7 @@ from midstream.engine.port import SocketPort
 from midstream.gateway.app import create_app
 from midstream.gateway.server import Server
 from midstream.gateway.state import Gateway
+from midstream.gateway.tool_plans import ToolPlans
 from midstream.messages import Hello
 from midstream.modelfile.tokenizer import Tokenizer
 from midstream.protocol.framing import encode_frame
@@ -85,9 +86,15 @@ def running_server(
     transport: Transport | None = None,
     num_blocks: int = 1024,
     max_model_len: int = 4096,
+    constrains: bool = True,
+    reasoning_markers: tuple[str, str] | None = None,
     **settings: Any,
 ) -> Iterator[RunningServer]:
-    """Serve on a free loopback port until the block is left. Without a `transport`, tools run in a real host."""
+    """Serve on a free loopback port until the block is left. Without a `transport`, tools run in a real host.
+
+    `constrains=False` switches the grammar off: a script may then break a call's form. `reasoning_markers` makes
+    them count though the embedded model has no tokens for them.
+    """
     config = Config(port=0, log_level="error", **settings)
     engines: list[Engine] = []
 
@@ -95,9 +102,10 @@ def running_server(
         def run(sock: socket.socket) -> None:
             options = engine_options(config)
             budget = KVBudget(num_blocks, max_model_len)
-            sock.sendall(encode_frame(Hello(max_model_len, num_blocks, options.block_size, 0.0)))
-            engine = build_engine(options, SocketPort(sock), make_runner(), budget, tokenizer, watch_factory(tokenizer))
+            make_watch = watch_factory(tokenizer, constrains=constrains)
+            engine = build_engine(options, SocketPort(sock), make_runner(), budget, tokenizer, make_watch)
             engines.append(engine)
+            sock.sendall(encode_frame(Hello(max_model_len, num_blocks, options.block_size, 0.0)))
             engine.run()
 
         return ThreadEngine(theirs.dup(), run)
@@ -108,6 +116,9 @@ def running_server(
     async def main() -> None:
         tools = transport or PythonTransport(tool_host_command(config.tools))
         gateway = build_gateway(config, launch, tools, Metrics())
+        if reasoning_markers is not None:
+            server_tools = gateway.services.dispatcher.tools
+            gateway.tool_plans = ToolPlans(config.tool_dialect, server_tools, reasoning_markers)
         server = Server(create_app(gateway), gateway)
         box.update(gateway=gateway, server=server, loop=asyncio.get_running_loop())
         serving = asyncio.create_task(server.serve())

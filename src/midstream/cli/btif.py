@@ -22,7 +22,7 @@ def encode(
     from midstream.protocol.btif import Layout
     from midstream.protocol.btif import encode as encode_frame
 
-    text = sys.stdin.read() if arguments == "-" else arguments
+    text = _read_stdin() if arguments == "-" else arguments
     try:
         frame = encode_frame(tool_id, Layout.of(_read_schema(schema)), text)
     except BtifError as error:
@@ -47,6 +47,13 @@ def dump(
         typer.echo(dump_frame(data, Layout.of(_read_schema(schema)) if schema is not None else None))
     except BtifError as error:
         _fail(error.args[0])
+
+
+def _read_stdin() -> str:
+    try:
+        return sys.stdin.buffer.read().decode()
+    except UnicodeDecodeError as error:
+        _fail(f"the arguments are not UTF-8 (byte {error.start})")
 
 
 def _read_schema(path: Path) -> dict[str, Any]:

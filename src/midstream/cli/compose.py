@@ -176,21 +176,26 @@ async def serve(config: Config, on_ready: Callable[[int], None]) -> None:
 
 
 async def _load(engine: "EngineClient", python_tools: "Transport | None") -> None:
-    async with asyncio.TaskGroup() as group:
-        group.create_task(engine.start())
-        if python_tools is not None:
-            group.create_task(python_tools.start())
+    """Raises what the first of them raises."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(engine.start())
+            if python_tools is not None:
+                group.create_task(python_tools.start())
+    except ExceptionGroup as faults:
+        raise faults.exceptions[0] from None
 
 
 # --- the engine's process ---
 
 
-def watch_factory(tokenizer: "Tokenizer") -> "WatchFactory":
+def watch_factory(tokenizer: "Tokenizer", *, constrains: bool = True) -> "WatchFactory":
+    """What builds each turn's watch. Without `constrains` it only reads: tests see what a model may write then."""
     from midstream.engine.watch import PlainWatch, TokenWatch
     from midstream.messages import ToolPlan
     from midstream.routing.watching.watch import Watches
 
-    watches = Watches(tokenizer)
+    watches = Watches(tokenizer, constrains=constrains)
 
     def make_watch(plan: ToolPlan | None, num_earlier_calls: int) -> TokenWatch:
         return PlainWatch() if plan is None else watches.make(plan, num_earlier_calls)
@@ -214,12 +219,12 @@ def engine_main(sock: socket.socket, options: EngineOptions) -> None:
         files = resolve(options.model)
         tokenizer = Tokenizer.load(files)
         runner, budget = build_runner(options, files, tokenizer)
+        engine = build_engine(options, SocketPort(sock), runner, budget, tokenizer, watch_factory(tokenizer))
     except MidstreamError as error:
         sock.sendall(encode_frame(LoadFailed(error.message)))
         return
     load_s = time.monotonic() - start_s
     sock.sendall(encode_frame(Hello(budget.max_model_len, budget.num_blocks, options.block_size, load_s)))
-    engine = build_engine(options, SocketPort(sock), runner, budget, tokenizer, watch_factory(tokenizer))
     try:
         engine.run()
     except EOFError:

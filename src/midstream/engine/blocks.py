@@ -127,7 +127,6 @@ class BlockPool:
 
     def release(self, seq: Sequence) -> None:
         """Take all blocks from `seq`. Their content stays findable until the blocks are handed out again."""
-        self.record(seq)
         self._record_partial(seq)
         # Tail first: the head of a conversation is the part that others share, so it is forgotten last.
         for block_id in reversed(seq.block_table):
@@ -181,6 +180,7 @@ class BlockPool:
 
     def _record_partial(self, seq: Sequence) -> None:
         index, num_left = divmod(seq.num_computed_tokens, self.block_size)
+        assert len(seq.block_hashes) == index, "`record` was not called after the last tokens were computed"
         if num_left == 0:
             return
         block_id = seq.block_table[index]

@@ -82,7 +82,9 @@ def _top_p_min_p(probabilities: Tensor, params: SamplingParams) -> Tensor:
     """Zero what the nucleus and the floor leave out; the best token always stays."""
     if params.top_p < 1:
         before = probabilities.cumsum(0) - probabilities  # [K], mass of the better ones
-        probabilities = probabilities.masked_fill(before >= params.top_p, 0)
+        is_beyond = before >= params.top_p
+        is_beyond[0] = False  # a `top_p` that is 0 as a float32 leaves the best, too
+        probabilities = probabilities.masked_fill(is_beyond, 0)
     if params.min_p > 0:
         probabilities = probabilities.masked_fill(probabilities < params.min_p * probabilities[0], 0)
     return probabilities

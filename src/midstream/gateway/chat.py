@@ -16,7 +16,7 @@ from midstream.gateway.chat_request import ChatRequest
 from midstream.gateway.choices import merged
 from midstream.gateway.conversation import Conversation
 from midstream.gateway.fields import parse
-from midstream.gateway.generation import Generation, GenerationRequest, Item
+from midstream.gateway.generation import Ended, Generation, GenerationRequest, Item
 from midstream.gateway.owner import owner_of
 from midstream.gateway.request_metrics import RequestMetrics
 from midstream.gateway.sampling import sampling_params
@@ -25,6 +25,8 @@ from midstream.gateway.state import Gateway
 from midstream.gateway.tool_plans import template_tools
 
 router = APIRouter()
+
+_LAST_WORDS_S = 5.0
 
 
 @router.post("/v1/chat/completions")
@@ -36,15 +38,26 @@ async def chat_completions(request: Request) -> Response:
     gateway.check_model(body.model)
     turn = await ChatTurn.begin(gateway, body, owner_of(request))
     if body.stream:
-        return EventStream(turn.frames(), keep_alive_s=gateway.config.keep_alive_s)
+        return event_stream(gateway, turn.frames())
     return JSONResponse(await until_gone(request, turn.whole()))
 
 
+def event_stream(gateway: Gateway, frames: AsyncGenerator[bytes, None]) -> EventStream:
+    config = gateway.config
+    # The error object of a missed deadline still has to get out.
+    return EventStream(frames, keep_alive_s=config.keep_alive_s, limit_s=config.request_timeout_s + _LAST_WORDS_S)
+
+
 class ChatTurn:
-    """One request whose choices the engine has accepted."""
+    """One request, checked. Its choices go to the engine when the first frame is asked for, or the whole."""
 
     def __init__(
-        self, gateway: Gateway, body: ChatRequest, conversation: Conversation, generations: list[Generation]
+        self,
+        gateway: Gateway,
+        body: ChatRequest,
+        conversation: Conversation,
+        generations: list[Generation],
+        metrics: RequestMetrics,
     ) -> None:
         self._gateway = gateway
         self._body = body
@@ -53,16 +66,18 @@ class ChatTurn:
         self._answers = [ChatAnswer() for _ in generations]
         self._id = gateway.new_id("chatcmpl-")
         self._created = int(time.time())
-        wanted = body.wanted_tokens or 0
-        self._metrics = RequestMetrics(gateway.services.metrics, n=body.n, max_tokens=wanted)
+        self._metrics = metrics
 
     @classmethod
     async def begin(cls, gateway: Gateway, body: ChatRequest, owner: bytes) -> "ChatTurn":
-        """Check everything, then hand all choices to the engine; raises before anything is accepted."""
-        plan = gateway.tool_plans.plan(body)
+        """Check everything and render the prompt. Raises RequestError."""
+        metrics = RequestMetrics(gateway.services.metrics)
+        num_characters = sum(message.num_characters for message in body.messages)
+        gateway.check_length(num_characters, "messages")
+        plan = await gateway.tool_plans.plan(body)
         tools = template_tools(plan)
         messages = [message.for_template() for message in body.messages]
-        conversation = Conversation(owner, messages, tools, body.chat_template_kwargs)
+        conversation = Conversation(owner, messages, tools, body.chat_template_kwargs, num_characters)
         token_ids = await gateway.conversations.prompt(conversation)
         generations = []
         for index in range(body.n):
@@ -71,8 +86,7 @@ class ChatTurn:
             )
             request = GenerationRequest(token_ids, sampling, owner, plan, tools, gateway.config.request_timeout_s)
             generations.append(Generation(gateway.services, request))
-        start_all(generations)
-        return cls(gateway, body, conversation, generations)
+        return cls(gateway, body, conversation, generations, metrics)
 
     async def frames(self) -> AsyncGenerator[bytes, None]:
         """The stream's frames, without the `[DONE]`."""
@@ -105,14 +119,19 @@ class ChatTurn:
         }
 
     async def _items(self) -> AsyncGenerator[tuple[int, Item], None]:
+        # Here, so that whoever left before it leaves nothing with the engine.
+        start_all(self._generations)
+        self._metrics.begin(n=self._body.n, max_tokens=self._body.wanted_tokens or 0)
         failed = False
         try:
             async with aclosing(merged(self._generations)) as items:
                 async for choice, item in items:
                     self._metrics.see(item)
                     self._answers[choice].add(item)
+                    if isinstance(item, Ended):
+                        # Before the client knows that it is over: its next turn may come at once.
+                        self._keep(choice)
                     yield choice, item
-            self._keep()
         except Exception:
             failed = True
             raise
@@ -120,11 +139,10 @@ class ChatTurn:
             cancel_all(self._generations)
             self._metrics.finish(failed=failed)
 
-    def _keep(self) -> None:
-        for generation, answer in zip(self._generations, self._answers, strict=True):
-            kept = answer.kept()
-            if kept is not None:
-                self._gateway.conversations.keep(self._conversation, kept, generation.token_ids)
+    def _keep(self, choice: int) -> None:
+        kept = self._answers[choice].kept()
+        if kept is not None:
+            self._gateway.conversations.keep(self._conversation, kept, self._generations[choice].token_ids)
 
     def _counts(self) -> list[Any]:
         return [answer.ended.counts for answer in self._answers if answer.ended is not None]

@@ -2,10 +2,10 @@
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import FailFast, Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from midstream.errors import RequestError
-from midstream.gateway.fields import RequestModel
+from midstream.gateway.fields import FIRST_FAULT, RequestModel
 from midstream.gateway.sampling import SamplingFields
 from midstream.modelfile.chat_template import RESERVED
 
@@ -33,9 +33,9 @@ class MessageBody(Lenient):
     """One message."""
 
     role: Role
-    content: str | Annotated[list[dict[str, Any]], FailFast()] | None = None
+    content: str | Annotated[list[dict[str, Any]], FIRST_FAULT] | None = None
     name: str | None = None
-    tool_calls: Annotated[list[ToolCallBody], FailFast()] | None = None
+    tool_calls: Annotated[list[ToolCallBody], FIRST_FAULT] | None = None
     tool_call_id: str | None = None
 
     @model_validator(mode="after")
@@ -95,11 +95,11 @@ class NamedChoice(Lenient):
 class ChatRequest(SamplingFields):
     """`POST /v1/chat/completions`."""
 
-    messages: Annotated[list[MessageBody], FailFast(), Field(min_length=1)]
-    tools: Annotated[list[ToolBody], FailFast(), Field(max_length=4096)] = []
+    messages: Annotated[list[MessageBody], FIRST_FAULT, Field(min_length=1)]
+    tools: Annotated[list[ToolBody], FIRST_FAULT, Field(max_length=4096)] = []
     tool_choice: Literal["none", "auto", "required"] | NamedChoice | None = None
     parallel_tool_calls: bool = True
-    server_tools: Annotated[list[str], FailFast()] | Literal["all"] = []
+    server_tools: Annotated[list[str], FIRST_FAULT] | Literal["all"] = []
     chat_template_kwargs: dict[str, Any] = {}
 
     @field_validator("chat_template_kwargs")

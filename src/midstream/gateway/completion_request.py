@@ -2,19 +2,19 @@
 
 from typing import Annotated, Any
 
-from pydantic import FailFast, Field
+from pydantic import Field
 
 from midstream.gateway.chat_request import MessageBody
-from midstream.gateway.fields import RequestModel
+from midstream.gateway.fields import FIRST_FAULT, RequestModel
 from midstream.gateway.sampling import SamplingFields
 
-TokenIds = Annotated[list[Annotated[int, Field(ge=0)]], FailFast()]
+TokenIds = Annotated[list[Annotated[int, Field(ge=0)]], FIRST_FAULT]
 
 
 class CompletionRequest(SamplingFields):
     """`POST /v1/completions`."""
 
-    prompt: str | TokenIds | Annotated[list[str], FailFast()] | Annotated[list[TokenIds], FailFast()]
+    prompt: str | TokenIds | Annotated[list[str], FIRST_FAULT] | Annotated[list[TokenIds], FIRST_FAULT]
 
     def prompts(self) -> list[str | list[int]]:
         """One entry a prompt, in order."""
@@ -29,7 +29,7 @@ class TokenizeRequest(RequestModel):
 
     model: str | None = None
     prompt: str | None = None
-    messages: Annotated[list[MessageBody], FailFast(), Field(min_length=1)] | None = None
+    messages: Annotated[list[MessageBody], FIRST_FAULT, Field(min_length=1)] | None = None
     add_special_tokens: bool = True
     return_token_strs: bool = False
 

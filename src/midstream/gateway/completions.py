@@ -12,16 +12,17 @@ from starlette.responses import JSONResponse, Response
 
 from midstream.errors import RequestError
 from midstream.gateway.body import read_object
-from midstream.gateway.chat import cancel_all, start_all
+from midstream.gateway.chat import cancel_all, event_stream, start_all
 from midstream.gateway.chat_chunks import usage
 from midstream.gateway.choices import merged
 from midstream.gateway.completion_request import CompletionRequest
 from midstream.gateway.fields import parse
 from midstream.gateway.generation import Ended, Generation, GenerationRequest, Item
+from midstream.gateway.offload import sized
 from midstream.gateway.owner import owner_of
 from midstream.gateway.request_metrics import RequestMetrics
 from midstream.gateway.sampling import sampling_params
-from midstream.gateway.sse import EventStream, until_gone
+from midstream.gateway.sse import until_gone
 from midstream.gateway.state import Gateway
 from midstream.messages import TextDelta
 
@@ -37,16 +38,18 @@ async def completions(request: Request) -> Response:
     gateway.check_open()
     body = parse(CompletionRequest, await read_object(request, gateway.config.max_body_bytes))
     gateway.check_model(body.model)
-    run = CompletionRun.begin(gateway, body, owner_of(request))
+    run = await CompletionRun.begin(gateway, body, owner_of(request))
     if body.stream:
-        return EventStream(run.frames(), keep_alive_s=gateway.config.keep_alive_s)
+        return event_stream(gateway, run.frames())
     return JSONResponse(await until_gone(request, run.whole()))
 
 
 class CompletionRun:
-    """One request whose choices (prompts x n, prompt by prompt) the engine has accepted."""
+    """One request, checked. Its choices (prompts x n, prompt by prompt) go to the engine with the first frame."""
 
-    def __init__(self, gateway: Gateway, body: CompletionRequest, generations: list[Generation]) -> None:
+    def __init__(
+        self, gateway: Gateway, body: CompletionRequest, generations: list[Generation], metrics: RequestMetrics
+    ) -> None:
         self._gateway = gateway
         self._body = body
         self._generations = generations
@@ -58,25 +61,26 @@ class CompletionRun:
         }
         self._texts: list[list[str]] = [[] for _ in generations]
         self._ended: dict[int, Ended] = {}
-        self._metrics = RequestMetrics(gateway.services.metrics, n=len(generations), max_tokens=body.wanted_tokens or 0)
+        self._metrics = metrics
 
     @classmethod
-    def begin(cls, gateway: Gateway, body: CompletionRequest, owner: bytes) -> "CompletionRun":
-        prompts = [_token_ids(gateway, prompt) for prompt in body.prompts()]
+    async def begin(cls, gateway: Gateway, body: CompletionRequest, owner: bytes) -> "CompletionRun":
+        metrics = RequestMetrics(gateway.services.metrics)
+        prompts = body.prompts()
         if not prompts or len(prompts) * body.n > MAX_CHOICES:
             raise RequestError(
                 f"{len(prompts)} prompts with n = {body.n}; 1 to {MAX_CHOICES} choices in all", param="prompt"
             )
         generations = []
-        for token_ids in prompts:
+        for prompt in prompts:
+            token_ids = await _token_ids(gateway, prompt)
             for choice in range(body.n):
                 sampling = sampling_params(
                     body, num_prompt_tokens=len(token_ids), max_model_len=gateway.max_model_len, choice=choice
                 )
                 request = GenerationRequest(token_ids, sampling, owner, deadline_s=gateway.config.request_timeout_s)
                 generations.append(Generation(gateway.services, request))
-        start_all(generations)
-        return cls(gateway, body, generations)
+        return cls(gateway, body, generations, metrics)
 
     async def frames(self) -> AsyncGenerator[bytes, None]:
         tail: dict[str, Any] = {"usage": None} if self._body.include_usage else {}
@@ -94,6 +98,8 @@ class CompletionRun:
         return {**self._head, "choices": choices, "usage": self._usage()}
 
     async def _items(self) -> AsyncGenerator[tuple[int, Item], None]:
+        start_all(self._generations)
+        self._metrics.begin(n=self._body.n, max_tokens=self._body.wanted_tokens or 0)
         failed = False
         try:
             async with aclosing(merged(self._generations)) as items:
@@ -127,9 +133,13 @@ class CompletionRun:
         return b"data: " + orjson.dumps(self._head | body) + b"\n\n"
 
 
-def _token_ids(gateway: Gateway, prompt: str | list[int]) -> list[int]:
+async def _token_ids(gateway: Gateway, prompt: str | list[int]) -> list[int]:
     tokenizer = gateway.tokenizer
-    token_ids = tokenizer.with_bos(tokenizer.encode_frames(prompt)) if isinstance(prompt, str) else prompt
+    if isinstance(prompt, str):
+        gateway.check_length(len(prompt), "prompt")
+        token_ids = tokenizer.with_bos(await sized(len(prompt), lambda: tokenizer.encode_frames(prompt)))
+    else:
+        token_ids = prompt
     if not token_ids:
         raise RequestError("the prompt is empty; give at least one token", param="prompt")
     too_high = next((token_id for token_id in token_ids if token_id >= tokenizer.vocab_size), None)

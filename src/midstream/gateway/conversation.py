@@ -1,18 +1,18 @@
 """Owns the way from messages to prompt tokens, through the transcript store where it knows them. Generates nothing."""
 
-import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from midstream.gateway.transcripts import TranscriptStore
+from midstream.gateway.offload import sized
+from midstream.gateway.transcripts import Found, TranscriptStore
 from midstream.modelfile.chat_template import ChatTemplate
 from midstream.modelfile.continuation import continuation_ids
 from midstream.modelfile.tokenizer import Tokenizer
 from midstream.telemetry.metrics import Metrics
 
-# Longer texts are tokenised beside the event loop: at about 1 MB/s they would hold up every stream.
-_INLINE_CHARACTERS = 16_384
+# What a message or a tool costs besides its text, in characters' worth of time.
+_PER_ENTRY = 256
 
 
 @dataclass(frozen=True)
@@ -23,6 +23,13 @@ class Conversation:
     messages: list[dict[str, Any]]
     tools: list[dict[str, Any]] | None
     template_kwargs: dict[str, Any]
+    num_characters: int
+    """Of the messages' texts."""
+
+    @property
+    def key(self) -> list[Any]:
+        """What a transcript depends on besides its owner and its messages."""
+        return [self.tools, self.template_kwargs]
 
 
 class Conversations:
@@ -36,55 +43,43 @@ class Conversations:
 
     async def prompt(self, conversation: Conversation) -> list[int]:
         """The prompt's tokens. Raises RequestError where the template refuses the messages."""
-        num_characters = sum(_size(message) for message in conversation.messages)
-        if num_characters <= _INLINE_CHARACTERS:
-            return self._prompt(conversation)
-        return await asyncio.to_thread(self._prompt, conversation)
+        found = self._find(conversation)
+        num_entries = len(conversation.messages) + len(conversation.tools or ())
+        cost = conversation.num_characters + _PER_ENTRY * num_entries
+        token_ids, is_hit = await sized(cost, lambda: self._prompt(conversation, found))
+        if is_hit:
+            self._metrics.transcript_hits.inc()
+        elif _goes_on(conversation.messages):
+            self._metrics.transcript_misses.inc()
+        return token_ids
 
-    def render(self, messages: list[dict[str, Any]]) -> list[int]:
+    async def render(self, messages: list[dict[str, Any]], num_characters: int) -> list[int]:
         """The tokens of messages without tools, as a new conversation."""
-        return self._template.encode_chat(self._tokenizer, messages)
+        cost = num_characters + _PER_ENTRY * len(messages)
+        return await sized(cost, lambda: self._template.encode_chat(self._tokenizer, messages))
 
     def keep(self, conversation: Conversation, answer: dict[str, Any], token_ids: Sequence[int]) -> None:
         """File a finished turn: the next one that begins with it goes on from exactly these tokens."""
         if token_ids[-1] not in self._tokenizer.eos_token_ids:
             token_ids = [*token_ids, self._tokenizer.eos_token_ids[0]]
-        key = [conversation.tools, conversation.template_kwargs]
-        self._store.put(conversation.owner, key, [*conversation.messages, answer], token_ids)
+        self._store.put(conversation.owner, conversation.key, [*conversation.messages, answer], token_ids)
 
-    def _prompt(self, conversation: Conversation) -> list[int]:
-        known = self._continued(conversation)
-        if known is not None:
-            return known
-        return self._template.encode_chat(
-            self._tokenizer, conversation.messages, conversation.tools, **conversation.template_kwargs
-        )
-
-    def _continued(self, conversation: Conversation) -> list[int] | None:
-        messages = conversation.messages
-        if not any(message["role"] == "assistant" for message in messages[:-1]):
+    def _find(self, conversation: Conversation) -> Found | None:
+        if not _goes_on(conversation.messages):
             return None
-        key = [conversation.tools, conversation.template_kwargs]
-        found = self._store.find(conversation.owner, key, messages[:-1])
+        return self._store.find(conversation.owner, conversation.key, conversation.messages[:-1])
+
+    def _prompt(self, conversation: Conversation, found: Found | None) -> tuple[list[int], bool]:
+        """The tokens, and whether they go on from those that were found."""
+        messages, tools, kwargs = conversation.messages, conversation.tools, conversation.template_kwargs
         if found is not None:
             before = messages[: found.num_messages]
-            added = continuation_ids(
-                self._template,
-                self._tokenizer,
-                before,
-                messages,
-                conversation.tools,
-                **conversation.template_kwargs,
-            )
+            added = continuation_ids(self._template, self._tokenizer, before, messages, tools, **kwargs)
             if added is not None:
-                self._metrics.transcript_hits.inc()
-                return [*found.token_ids, *added]
-        self._metrics.transcript_misses.inc()
-        return None
+                return [*found.token_ids, *added], True
+        return self._template.encode_chat(self._tokenizer, messages, tools, **kwargs), False
 
 
-def _size(message: dict[str, Any]) -> int:
-    content = message.get("content") or ""
-    if isinstance(content, str):
-        return len(content)
-    return sum(len(str(part.get("text", ""))) for part in content)
+def _goes_on(messages: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether there is an earlier answer in it."""
+    return any(message["role"] == "assistant" for message in messages[:-1])

@@ -12,7 +12,7 @@ from typing import Protocol
 import msgspec
 import structlog
 
-from midstream.errors import EngineDied, EngineLoading, OperatorError, QueueFull
+from midstream.errors import EngineDied, EngineLoading, EnvelopeError, OperatorError, QueueFull
 from midstream.messages import (
     Abort,
     AddRequest,
@@ -37,7 +37,10 @@ Sink = Callable[[SequenceOutput], None]
 """Takes one request's outputs, in order, on the event loop. The last one has `finished`."""
 
 _RECEIVE_BYTES = 1 << 20
+_MIN_BACKOFF_S = 0.1
 _MAX_BACKOFF_S = 5.0
+_GRACE_S = 5.0
+"""How long an engine whose socket is closed may take to end before it is killed."""
 
 
 class EngineProcess(Protocol):
@@ -95,6 +98,8 @@ class EngineClient:
         self._is_closing = True
         if self._writer is not None:
             self._writer.close()
+        if self._process is not None and self.state is EngineState.LOADING:
+            self._process.kill()  # it looks at its socket only once it has loaded
         if self._task is not None:
             await self._task
         if self._first_hello is not None and not self._first_hello.done():
@@ -124,6 +129,12 @@ class EngineClient:
         if self._sinks.pop(request_id, None) is not None:
             self._send(Abort(request_id))
 
+    def end_all(self, why: str) -> None:
+        """Stop every open request with an error."""
+        for request_id in self._sinks:
+            self._send(Abort(request_id))
+        self._fail_sinks(why)
+
     def resume(self, command: Resume) -> None:
         if command.request_id in self._sinks:
             self._send(command)
@@ -139,37 +150,49 @@ class EngineClient:
             self._writer.write(encode_frame(Commands(commands)))
 
     async def _supervise(self) -> None:
-        backoff_s = 0.1
+        backoff_s = _MIN_BACKOFF_S
         while not self._is_closing:
             self.state = EngineState.LOADING
+            last_hello = self.hello
             failure = await self._run_once()
-            was_ready = self.state is EngineState.READY
-            self._fail_all(failure)
+            self._commands = []
+            self._fail_sinks(f"the engine process died: {failure}")
             if self._is_closing:
                 return
-            self.state = EngineState.DEAD
             assert self._first_hello is not None
             if not self._first_hello.done():
                 self._first_hello.set_exception(OperatorError(failure))
                 return
+            was_ready = self.hello is not last_hello
+            backoff_s = _MIN_BACKOFF_S if was_ready else min(backoff_s * 2, _MAX_BACKOFF_S)
             self._metrics.engine_restarts.inc()
             log.error("engine_died", how=failure, restart_in_s=backoff_s)
-            backoff_s = 0.1 if was_ready else min(backoff_s * 2, _MAX_BACKOFF_S)
             await asyncio.sleep(backoff_s)
 
     async def _run_once(self) -> str:
         """One engine process from start to end. Returns how it ended."""
         ours, theirs = socket.socketpair()
         try:
-            self._process = await self._launch(theirs)
+            process = self._process = await self._launch(theirs)
+        except OSError as error:
+            ours.close()
+            self.state = EngineState.DEAD
+            return f"it cannot be started: {error}"
         finally:
             theirs.close()
-        self.pid = self._process.pid
-        reader, self._writer = await asyncio.open_unix_connection(sock=ours)
-        failure = await self._receive(reader)
-        self._writer.close()
+        self.pid = process.pid
+        reader, writer = await asyncio.open_unix_connection(sock=ours)
+        failure = None
+        if self._is_closing:
+            process.kill()
+        else:
+            self._writer = writer
+            failure = await self._receive(reader)
+        # No request is taken from here on: nobody would read it.
+        self.state = EngineState.DEAD
         self._writer = None
-        how = await self._process.wait()
+        writer.close()
+        how = await _end_of(process)
         self._process = None
         self._metrics.forget_engine()
         return failure or how
@@ -189,6 +212,8 @@ class EngineClient:
                             return message
         except ConnectionError:
             pass  # the same news as an EOF: how the process ended tells why
+        except (EnvelopeError, msgspec.MsgspecError) as error:
+            return f"it sent what is no message: {error}"
         return None
 
     def _on_hello(self, hello: Hello) -> None:
@@ -206,9 +231,18 @@ class EngineClient:
             if sink is not None:
                 sink(output)
 
-    def _fail_all(self, failure: str) -> None:
+    def _fail_sinks(self, why: str) -> None:
         sinks, self._sinks = self._sinks, {}
-        self._commands = []
-        finished = Finished(FinishReason.ERROR, error=f"the engine process died: {failure}")
+        finished = Finished(FinishReason.ERROR, error=why)
         for request_id, sink in sinks.items():
             sink(SequenceOutput(request_id, [], [], TokenCounts(0, 0, 0, 0, 0, 0), finished=finished))
+
+
+async def _end_of(process: EngineProcess) -> str:
+    """How the process ended; one that goes on without its socket is killed."""
+    try:
+        async with asyncio.timeout(_GRACE_S):
+            return await process.wait()
+    except TimeoutError:
+        process.kill()
+        return await process.wait()

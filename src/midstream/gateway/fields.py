@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import orjson
-from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, FailFast, ValidationError, model_validator
 
 from midstream.errors import RequestError, UnsupportedField
 
@@ -65,6 +65,14 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
 }
 
 
+class _FirstFault(FailFast):
+    __hash__ = object.__hash__  # so that it may stand in a union
+
+
+FIRST_FAULT = _FirstFault()
+"""A list is refused at its first bad entry: to collect a million of them takes seconds."""
+
+
 class RequestModel(BaseModel):
     """A request body or a part of one. A null counts as not given.
 
@@ -97,9 +105,7 @@ def parse(model: type[M], body: dict[str, Any]) -> M:
             if not _is_neutral(value, NEUTRAL[name]):
                 raise UnsupportedField(f"{name} is not supported yet; leave it out", param=name)
         else:
-            name = shortened(name)
-            hint = nearest(name, [*served, *NEUTRAL]) or "; leave it out"
-            raise RequestError(f"unknown field {name!r}{hint}", param=name, code="unknown_parameter")
+            raise _unknown(name, [*served, *NEUTRAL])
     try:
         return model.model_validate(known)
     except ValidationError as error:
@@ -121,14 +127,19 @@ def shortened(text: str, max_characters: int = 80) -> str:
     return text if len(text) <= max_characters else text[: max_characters - 1] + "…"
 
 
+def _unknown(name: str, known: Iterable[str]) -> RequestError:
+    shown = shortened(name)
+    hint = nearest(shown, known) or "; leave it out"
+    return RequestError(f"unknown field {shown!r}{hint}", param=shown, code="unknown_parameter")
+
+
 def _explain(error: ValidationError) -> RequestError:
     fault = _most_telling(error.errors(include_url=False, include_context=False))
     param = ".".join(_path(fault))
     if fault["type"] == "missing":
         return RequestError(f"{param} is missing", param=param, code="missing_required_parameter")
     if fault["type"] == "extra_forbidden":
-        param = shortened(param)
-        return RequestError(f"unknown field {param!r}; leave it out", param=param, code="unknown_parameter")
+        return _unknown(param, [])
     shown = shortened(orjson.dumps(fault["input"]).decode())
     return RequestError(f"{param} is {shown}; it {_wanted(fault)}", param=param)
 
@@ -136,7 +147,9 @@ def _explain(error: ValidationError) -> RequestError:
 def _most_telling(faults: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
     """The first fault; where a union has one for each of its branches, that of the branch that got furthest."""
     first = _path(faults[0])
-    return max((fault for fault in faults if _path(fault)[: len(first)] == first), key=lambda fault: len(_path(fault)))
+    of_first = [fault for fault in faults if _path(fault)[: len(first)] == first]
+    # Among equals, words that are accepted tell more than a type.
+    return max(of_first, key=lambda fault: (len(_path(fault)), fault["type"] == "literal_error"))
 
 
 # pydantic puts the branch of a union into the path, as a type's name; a client wrote no such thing.
@@ -163,4 +176,4 @@ def _wanted(fault: Mapping[str, Any]) -> str:
     message: str = fault["msg"]
     for subject in _SUBJECTS:
         message = message.removeprefix(subject)
-    return _WANTED.get(fault["type"], message)
+    return _WANTED.get(fault["type"], message.replace(" after validation", ""))

@@ -99,6 +99,8 @@ class _ClientCalls:
 
     wire_index: dict[int, int] = field(default_factory=dict)
     num_complete: int = 0
+    has_cut: bool = False
+    """A call that the client was shown the beginning of will never be whole."""
 
 
 class Generation:
@@ -205,8 +207,10 @@ class Generation:
                 return [ClientArguments(calls.wire_index[index], text)]
             case CallClosed(index) if index in calls.wire_index:
                 calls.num_complete += 1
-            case CallAbandoned(index, reason, is_cut) if calls.wire_index.get(index, -1) >= 0 and not is_cut:
-                return [ClientCallFailed(calls.wire_index[index], reason)]
+            case CallAbandoned(index, reason, is_cut) if calls.wire_index.get(index, -1) >= 0:
+                if not is_cut:
+                    return [ClientCallFailed(calls.wire_index[index], reason)]
+                calls.has_cut = True
         return []
 
     def _wait_for_results(self) -> None:
@@ -249,7 +253,8 @@ class Generation:
     def _ended(self) -> Ended:
         assert self._finish is not None
         reason, stop_reason = self._finish
-        if reason is FinishReason.STOP and self._client_calls.num_complete:
+        # After a cut (a stop string in a call's arguments, say) the client is not to run anything.
+        if reason is FinishReason.STOP and self._client_calls.num_complete and not self._client_calls.has_cut:
             choice = self._request.plan.choice.mode if self._request.plan else ChoiceMode.AUTO
             # OpenAI's own rule: `stop` for a named tool_choice.
             is_named = choice is ChoiceMode.NAMED and self._num_rounds == 1

@@ -13,6 +13,7 @@ from midstream.gateway.body import read_object
 from midstream.gateway.completion_request import DetokenizeRequest, TokenizeRequest
 from midstream.gateway.engine_client import EngineState
 from midstream.gateway.fields import parse
+from midstream.gateway.offload import sized
 from midstream.gateway.state import Gateway
 
 router = APIRouter()
@@ -53,12 +54,12 @@ async def model(request: Request, model_id: str) -> dict[str, Any]:
 
 
 @router.post("/tokenize")
-async def tokenize(request: Request) -> dict[str, Any]:
+async def tokenize(request: Request) -> Response:
     """The tokens of a prompt or of a conversation, as vLLM gives them."""
     gateway: Gateway = request.app.state.gateway
     body = parse(TokenizeRequest, await read_object(request, gateway.config.max_body_bytes))
     gateway.check_model(body.model)
-    token_ids = _tokens(gateway, body)
+    token_ids = await _tokens(gateway, body)
     answer: dict[str, Any] = {
         "count": len(token_ids),
         "max_model_len": _max_model_len(gateway),
@@ -69,7 +70,7 @@ async def tokenize(request: Request) -> dict[str, Any]:
         answer["token_strs"] = [
             tokenizer.token_bytes(token_id, special=True).decode("utf-8", "replace") for token_id in token_ids
         ]
-    return answer
+    return JSONResponse(answer)
 
 
 @router.post("/detokenize")
@@ -84,14 +85,16 @@ async def detokenize(request: Request) -> dict[str, str]:
     return {"prompt": gateway.tokenizer.decode(body.tokens, skip_special=False)}
 
 
-def _tokens(gateway: Gateway, body: TokenizeRequest) -> list[int]:
+async def _tokens(gateway: Gateway, body: TokenizeRequest) -> list[int]:
     if (body.prompt is None) == (body.messages is None):
         raise RequestError("give either prompt or messages", param="prompt")
-    tokenizer = gateway.tokenizer
-    if body.prompt is not None:
-        token_ids = tokenizer.encode_frames(body.prompt)
-        return tokenizer.with_bos(token_ids) if body.add_special_tokens else token_ids
-    return gateway.conversations.render([message.for_template() for message in body.messages or ()])
+    if body.messages is not None:
+        messages = [message.for_template() for message in body.messages]
+        num_characters = sum(message.num_characters for message in body.messages)
+        return await gateway.conversations.render(messages, num_characters)
+    tokenizer, prompt = gateway.tokenizer, body.prompt or ""
+    token_ids = await sized(len(prompt), lambda: tokenizer.encode_frames(prompt))
+    return tokenizer.with_bos(token_ids) if body.add_special_tokens else token_ids
 
 
 def _model(gateway: Gateway) -> dict[str, Any]:

@@ -12,16 +12,19 @@ log = structlog.get_logger()
 
 
 class RequestMetrics:
-    """One request's clock. `finish` is called once, however the request ends."""
+    """One request's clock. A request that did `begin` does `finish` once, however it ends."""
 
-    def __init__(self, metrics: Metrics, *, n: int, max_tokens: int) -> None:
+    def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
         self._arrival_s = time.monotonic()
         self._ttft_s: float | None = None
         self._counts: list[TokenCounts] = []
         self._reasons: list[FinishReason] = []
-        metrics.request_n.observe(n)
-        metrics.request_max_tokens.observe(max_tokens)
+
+    def begin(self, *, n: int, max_tokens: int) -> None:
+        """The engine has accepted it: from here on it counts."""
+        self._metrics.request_n.observe(n)
+        self._metrics.request_max_tokens.observe(max_tokens)
 
     def see(self, item: Item) -> None:
         if self._ttft_s is None and isinstance(item, TextDelta | ReasoningDelta):

@@ -3,10 +3,10 @@
 import secrets
 from typing import Annotated, Self
 
-from pydantic import FailFast, Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from midstream.errors import ContextLengthExceeded, RequestError
-from midstream.gateway.fields import RequestModel
+from midstream.gateway.fields import FIRST_FAULT, RequestModel
 from midstream.messages import SamplingParams
 
 MAX_STOPS = 16
@@ -36,8 +36,8 @@ class SamplingFields(RequestModel):
     top_k: Annotated[int, Field(ge=-1)] = 0
     min_p: Annotated[float, Field(ge=0, le=1)] = 0.0
     seed: Annotated[int, Field(ge=-_MAX_SEED - 1, le=_MAX_SEED)] | None = None
-    stop: str | Annotated[list[str], FailFast()] = []
-    stop_token_ids: Annotated[list[Annotated[int, Field(ge=0)]], FailFast()] = []
+    stop: str | Annotated[list[str], FIRST_FAULT] = []
+    stop_token_ids: Annotated[list[Annotated[int, Field(ge=0)]], FIRST_FAULT] = []
     ignore_eos: bool = False
     include_stop_str_in_output: bool = False
 

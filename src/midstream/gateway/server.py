@@ -2,6 +2,7 @@
 
 import asyncio
 import signal
+import socket
 import time
 from types import FrameType
 
@@ -9,6 +10,7 @@ import structlog
 import uvicorn
 from fastapi import FastAPI
 
+from midstream.errors import OperatorError
 from midstream.gateway.state import Gateway
 
 log = structlog.get_logger()
@@ -48,8 +50,18 @@ class Server(uvicorn.Server):
         return port
 
     async def serve(self, sockets: list[object] | None = None) -> None:  # type: ignore[override]
+        """Serve until a signal. Raises OperatorError when it cannot listen."""
         self._loop = asyncio.get_running_loop()
         await super().serve()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        try:
+            await super().startup(sockets)
+        except SystemExit:  # uvicorn's way to say so; the cause is in its log
+            host, port = self.config.host, self.config.port
+            raise OperatorError(
+                f"cannot listen on {host}:{port}; is another server there? take another --port"
+            ) from None
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         if self._gateway.is_draining or self._loop is None:
@@ -63,11 +75,13 @@ class Server(uvicorn.Server):
         self._drain = asyncio.ensure_future(self._drain_then_exit())
 
     async def _drain_then_exit(self) -> None:
-        engine = self._gateway.services.engine
+        # Requests, not the engine's: an answer that is computed still has to be read, and its tools to end.
+        open_requests = self.server_state.tasks
         limit = time.monotonic() + self._gateway.config.drain_s
-        log.info("draining", num_open=engine.num_open, limit_s=self._gateway.config.drain_s)
-        while engine.num_open and time.monotonic() < limit and not self.should_exit:
+        log.info("draining", num_open=len(open_requests), limit_s=self._gateway.config.drain_s)
+        while open_requests and time.monotonic() < limit and not self.should_exit:
             await asyncio.sleep(_POLL_S)
-        if engine.num_open:
-            log.warning("drain_limit_reached", num_open=engine.num_open)
+        if open_requests:
+            log.warning("drain_limit_reached", num_open=len(open_requests))
+            self._gateway.services.engine.end_all("the server is shutting down")
         self.should_exit = True

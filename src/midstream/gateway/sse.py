@@ -62,10 +62,10 @@ class EventStream(Response):
         try:
             async with asyncio.timeout(self._limit_s):
                 await until_gone(Request(scope, receive), self._send_all(scope, receive, send))
-        except (ClientGone, OSError):
-            return
         except TimeoutError:
             log.warning("client_reads_too_slowly", limit_s=self._limit_s)
+        except (ClientGone, OSError):
+            return
 
     async def _send_all(self, scope: Scope, receive: Receive, send: Send) -> None:
         has_started = False

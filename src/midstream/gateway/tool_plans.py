@@ -1,7 +1,6 @@
 """Owns the way from a request's tool fields to a `ToolPlan`. Watches and runs nothing."""
 
-import difflib
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from functools import lru_cache
 from typing import Any
 
@@ -9,6 +8,8 @@ import orjson
 
 from midstream.errors import BtifError, RequestError
 from midstream.gateway.chat_request import ChatRequest, NamedChoice, ToolBody
+from midstream.gateway.fields import nearest, shortened
+from midstream.gateway.offload import sized
 from midstream.messages import ChoiceMode, RunsOn, ToolChoice, ToolPlan, ToolSpec
 from midstream.protocol.btif import Layout, tool_id
 from midstream.routing.dispatching.dispatcher import ServerTool
@@ -16,6 +17,9 @@ from midstream.routing.watching.dialects import dialect_named
 from midstream.routing.watching.grammar import check_tool
 
 _NO_PARAMETERS = {"type": "object", "properties": {}}
+
+# A schema is checked in about a millisecond, the time of so much text.
+_CHARACTERS_PER_CHECK = 1024
 
 
 class ToolPlans:
@@ -28,17 +32,21 @@ class ToolPlans:
         self._server_tools = server_tools
         self._reasoning_markers = reasoning_markers
 
-    def plan(self, request: ChatRequest) -> ToolPlan | None:
+    async def plan(self, request: ChatRequest) -> ToolPlan | None:
         """None when there is nothing to watch for. Raises RequestError that names the field at fault."""
+        return await sized(_CHARACTERS_PER_CHECK * len(request.tools), lambda: self._plan(request))
+
+    def _plan(self, request: ChatRequest) -> ToolPlan | None:
         server = self._server_specs(request)
         client = [self._client_spec(index, body) for index, body in enumerate(request.tools)]
         tools = (*server, *client)
-        names = [tool.name for tool in tools]
-        for index, name in enumerate(names):
-            if name in names[:index]:
-                raise RequestError(f"two tools are named {name!r}; rename one", param="tools")
+        names: set[str] = set()
+        for tool in tools:
+            if tool.name in names:
+                raise RequestError(f"two tools are named {tool.name!r}; rename one", param="tools")
+            names.add(tool.name)
         choice = _choice(request, names)
-        if not tools:
+        if not tools and self._reasoning_markers is None:
             return None
         return ToolPlan(self._dialect, tools, choice, request.parallel_tool_calls, self._reasoning_markers)
 
@@ -48,9 +56,9 @@ class ToolPlans:
             return [tool.spec for tool in known.values()]
         for name in request.server_tools:
             if name not in known:
-                near = difflib.get_close_matches(name, known, n=1)
-                hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(sorted(known)) or 'none'}"
-                raise RequestError(f"no server tool {name!r}; {hint}", param="server_tools", code="unknown_tool")
+                shown = shortened(name)
+                hint = nearest(shown, known) or f"; known: {', '.join(sorted(known)) or 'none'}"
+                raise RequestError(f"no server tool {shown!r}{hint}", param="server_tools", code="unknown_tool")
         return [known[name].spec for name in dict.fromkeys(request.server_tools)]
 
     def _client_spec(self, index: int, body: ToolBody) -> ToolSpec:
@@ -69,7 +77,7 @@ class ToolPlans:
 
 def template_tools(plan: ToolPlan | None) -> list[dict[str, Any]] | None:
     """The tools as chat templates expect them."""
-    if plan is None:
+    if plan is None or not plan.tools:
         return None
     return [
         {
@@ -80,16 +88,20 @@ def template_tools(plan: ToolPlan | None) -> list[dict[str, Any]] | None:
     ]
 
 
-def _choice(request: ChatRequest, names: list[str]) -> ToolChoice:
+def _choice(request: ChatRequest, names: Set[str]) -> ToolChoice:
     choice = request.tool_choice
     if isinstance(choice, NamedChoice):
         name = choice.function.name
         if name not in names:
-            raise RequestError(f"tool_choice names {name!r}, which is not among the tools", param="tool_choice")
+            name = shortened(name)
+            hint = nearest(name, names) or "; name one of them"
+            raise RequestError(f"tool_choice names {name!r}, which is not among the tools{hint}", param="tool_choice")
         return ToolChoice(ChoiceMode.NAMED, name)
     if choice == "required" and not names:
-        raise RequestError("tool_choice is 'required' and the request has no tools", param="tool_choice")
-    return ToolChoice(ChoiceMode(choice or "auto"))
+        raise RequestError(
+            "tool_choice is 'required' and the request has no tools; give some, or leave it out", param="tool_choice"
+        )
+    return ToolChoice(ChoiceMode(choice or "auto") if names else ChoiceMode.NONE)
 
 
 @lru_cache(maxsize=1024)
@@ -98,7 +110,9 @@ def _check_schema(name: str, parameters_json: bytes, dialect: str, param: str) -
     parameters = orjson.loads(parameters_json)
     kind = parameters.get("type", "object")
     if kind != "object":
-        raise RequestError(f"the parameters of tool {name!r} have type {kind!r}; it must be 'object'", param=param)
+        raise RequestError(
+            f"the parameters of tool {name!r} have type {shortened(str(kind))!r}; it must be 'object'", param=param
+        )
     properties = parameters.get("properties", {})
     if not isinstance(properties, dict):
         raise RequestError(f"the properties of tool {name!r} are no object", param=param)

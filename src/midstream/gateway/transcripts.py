@@ -73,7 +73,8 @@ def _essence(message: Message) -> list[Any]:
     """What makes two messages the same, however a client writes them back."""
     content = message.get("content") or ""
     if isinstance(content, list):
-        content = "".join(part.get("text") or "" for part in content if isinstance(part, dict))
+        texts = [part.get("text") for part in content if isinstance(part, dict)]
+        content = "".join(text for text in texts if isinstance(text, str))
     calls = [_call_essence(call["function"]) for call in message.get("tool_calls") or ()]
     return [message["role"], content, calls]
 

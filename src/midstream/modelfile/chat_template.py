@@ -77,6 +77,7 @@ class ChatTemplate:
         self,
         messages: Sequence[Message],
         tools: Sequence[Mapping[str, Any]] | None = None,
+        /,
         add_generation_prompt: bool = True,
         **kwargs: Any,
     ) -> Rendered:
@@ -92,6 +93,7 @@ class ChatTemplate:
         self,
         messages_before: Sequence[Message],
         messages_after: Sequence[Message],
+        /,
         add_generation_prompt: bool = True,
         tools: Sequence[Mapping[str, Any]] | None = None,
         **kwargs: Any,
@@ -112,6 +114,7 @@ class ChatTemplate:
         tokenizer: Tokenizer,
         messages: Sequence[Message],
         tools: Sequence[Mapping[str, Any]] | None = None,
+        /,
         add_generation_prompt: bool = True,
         **kwargs: Any,
     ) -> list[int]:

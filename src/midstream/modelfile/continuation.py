@@ -15,6 +15,7 @@ def continuation_ids(
     before: Messages,
     after: Messages,
     tools: Sequence[Mapping[str, Any]] | None,
+    /,
     **kwargs: Any,
 ) -> list[int] | None:
     """The tokens that follow an assistant's turn whose own tokens, its end token included, are kept.

@@ -21,7 +21,7 @@ class Metrics:
     """One set of metrics, in a registry of its own: two servers in one process do not meet."""
 
     def __init__(self) -> None:
-        disable_created_metrics()  # vLLM has none, and each would double a counter's lines
+        disable_created_metrics()  # type: ignore[no-untyped-call]  # vLLM has none, and each would double a counter's lines
         self.registry = CollectorRegistry()
         self._engine_totals = {"prefix_queries": 0, "prefix_hits": 0, "preemptions": 0}
         self._define_engine()

@@ -23,6 +23,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _MARK = "__midstream_tool__"
+MAX_TIMEOUT_S = 86400
 _MAX_TOOL_ID = 0xFFFF_FFFF
 
 
@@ -178,8 +179,9 @@ def _checked(spec: ToolSpec) -> ToolSpec:
         raise ConfigError(f"tool {spec.name}: tool_id is {spec.tool_id}; it must be 0 to {_MAX_TOOL_ID}")
     if spec.annotations.eager and not spec.annotations.read_only:
         raise ConfigError(f"tool {spec.name}: only a read_only tool can be eager")
-    if spec.annotations.timeout_s is not None and spec.annotations.timeout_s <= 0:
-        raise ConfigError(f"tool {spec.name}: timeout_s is {spec.annotations.timeout_s}; it must be over 0")
+    timeout_s = spec.annotations.timeout_s
+    if timeout_s is not None and not 0 < timeout_s <= MAX_TIMEOUT_S:
+        raise ConfigError(f"tool {spec.name}: timeout_s is {timeout_s}; it must be over 0 and at most {MAX_TIMEOUT_S}")
     return spec
 
 

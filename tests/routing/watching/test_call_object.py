@@ -35,7 +35,7 @@ def feed(*pieces: str) -> tuple[CallObject, list[ParseEvent]]:
 
 def told(events: list[ParseEvent]) -> list[ParseEvent]:
     """The events without the unfinished names, all arguments text in one piece in front of the arguments."""
-    rest = [event for event in events if not isinstance(event, NamePart | ArgumentsText)]
+    rest: list[ParseEvent] = [event for event in events if not isinstance(event, NamePart | ArgumentsText)]
     text = "".join(event.text for event in events if isinstance(event, ArgumentsText))
     return [*rest[:1], ArgumentsText(text), *rest[1:]] if text else rest
 

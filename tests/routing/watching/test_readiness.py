@@ -132,12 +132,12 @@ def test_the_arguments_text_goes_to_a_tool_that_takes_it_in_part(watches: Watche
         '{"a": 1, "b": [{"k": {"l": 1, "l": 1}}]}',
         '{"a": 1, "b": "\\ud800"}',
         '{"a": 1, "b": }',
-        '{"a": 1, "b": 2',
+        '{"a": 1, "b": {"k": 2',
         '{"a": 1, "b": 2]',
     ],
 )
 def test_of_an_invalid_call_nothing_may_run(watches: Watches, annotations: ToolAnnotations, arguments: str) -> None:
-    text = call(arguments) if arguments.count("{") == arguments.count("}") else call(arguments).removesuffix("}")
+    text = call(arguments)
     for pieces in [[text], list(text), *every_two_piece_cut(text)]:
         reading = read_call(watches, spec("x", schema("a", "b", required=("a",)), annotations), text, pieces)
         # What had been started early is called back.

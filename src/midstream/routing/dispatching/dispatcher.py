@@ -38,8 +38,10 @@ class Dispatcher:
         timeout_s: float,
         metrics: Metrics,
         new_call_id: Callable[[], str],
+        now_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
         self.tools = tools
+        self.now_ns = now_ns
         self._timeout_s = timeout_s
         self._metrics = metrics
         self._new_call_id = new_call_id
@@ -58,6 +60,7 @@ class Dispatcher:
             timeout_s=self._timeout_s,
             notify=notify,
             metrics=self._metrics,
+            now_ns=self.now_ns,
         )
 
 
@@ -99,7 +102,7 @@ class CallSet:
     def end_turn(self) -> None:
         """The turn is decoded: what still runs overlaps with nothing from here on."""
         for call in self._pending:
-            call.decoding_ended(time.monotonic_ns())
+            call.decoding_ended(self._dispatcher.now_ns())
 
     async def results(self) -> list[CallResult]:
         """Wait for every closed call whose result the model has not seen, in the order of the calls."""

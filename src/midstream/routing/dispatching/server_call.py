@@ -3,7 +3,6 @@
 import asyncio
 import json
 import math
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -42,6 +41,7 @@ class ServerCall:
         timeout_s: float,
         notify: Notify,
         metrics: Metrics,
+        now_ns: Callable[[], int],
     ) -> None:
         self.call_id = call_id
         self.spec = spec
@@ -52,6 +52,7 @@ class ServerCall:
         self._timeout_s = spec.annotations.timeout_s or timeout_s
         self._notify = notify
         self._metrics = metrics
+        self._now_ns = now_ns
         self._layout = Layout.of(spec.parameters)
         self._is_named = False
         self._closed = asyncio.Event()
@@ -82,7 +83,7 @@ class ServerCall:
             self._cancel_run()
             self._handle = self._open()
         self.arguments = _json_values(arguments_json(event.frame, self._layout))
-        self._started_ns = time.monotonic_ns()
+        self._started_ns = self._now_ns()
         self._task = asyncio.create_task(self._run(self._handle, event), name=f"tool {name}")
         self._metrics.tools_dispatched.labels(name).inc()
         self._metrics.passes_to_dispatch.observe(event.mark.pass_number)
@@ -100,12 +101,12 @@ class ServerCall:
     def abandon(self, reason: str) -> None:
         """It was no call, or it was cut: whatever runs is cancelled and its result never used."""
         self._cancel_run()
-        self._end(CallState.ABANDONED, reason, time.monotonic_ns())
+        self._end(CallState.ABANDONED, reason, self._now_ns())
 
     def cancel(self) -> None:
         """The client has gone."""
         self._cancel_run()
-        self._end(CallState.CANCELLED, "cancelled", time.monotonic_ns())
+        self._end(CallState.CANCELLED, "cancelled", self._now_ns())
 
     async def result(self) -> CallResult:
         """Wait for the outcome. Never raises for a tool's fault: that is text for the model."""
@@ -125,9 +126,9 @@ class ServerCall:
         return self._transport.open(self.spec.tool_id, int(self._timeout_s * 1000), on_progress)
 
     async def _run(self, handle: CallHandle, event: CallReady) -> None:
-        self._metrics.dispatch_overhead.observe((time.monotonic_ns() - event.mark.time_ns) / 1e9)
+        self._metrics.dispatch_overhead.observe((self._now_ns() - event.mark.time_ns) / 1e9)
         state, text = await self._outcome(handle, event.frame)
-        ended_ns = time.monotonic_ns()
+        ended_ns = self._now_ns()
         # Until the call has closed, another argument may replace this run, and a cut discard it.
         await self._closed.wait()
         self._end(state, text, ended_ns)

@@ -1,17 +1,22 @@
 """Owns one call while it is decoded: its frame as it fills, and whether its tool may run. Never runs it."""
 
+from functools import cached_property
+
 from midstream.errors import BtifError
 from midstream.messages import RunsOn, ToolSpec
 from midstream.protocol.btif import FrameBuilder, Layout
 
 
 class WatchedTool:
-    """A tool with its layout compiled."""
+    """A tool whose layout is compiled when it is called: a request may bring a thousand of them."""
 
     def __init__(self, spec: ToolSpec) -> None:
         self.spec = spec
-        self.layout = Layout.of(spec.parameters)
         self.is_server = spec.runs_on is RunsOn.SERVER
+
+    @cached_property
+    def layout(self) -> Layout:
+        return Layout.of(self.spec.parameters)
 
 
 class Call:
@@ -21,7 +26,6 @@ class Call:
         self.index = index
         self.tool = tool
         self.is_named = False
-        self.is_closed = False
         self.dispatched: bytes | None = None
         """The frame that was last said to be ready."""
         self._builder = FrameBuilder(tool.spec.tool_id, tool.layout)
@@ -59,7 +63,6 @@ class Call:
             return f"{self.tool.spec.name} lacks its required argument{'s' * (len(missing) > 1)} " + ", ".join(
                 sorted(missing)
             )
-        self.is_closed = True
         return None
 
     def closing_frame(self) -> bytes | None:
