@@ -44,13 +44,6 @@ def test_the_end_is_told_once() -> None:
     assert detokenizer.feed(0) + detokenizer.feed(1) == "é"
 
 
-def test_a_reset_forgets_a_character_that_was_begun() -> None:
-    detokenizer = Detokenizer([b"\xc3", b"a"])
-    detokenizer.feed(0)
-    detokenizer.reset()
-    assert detokenizer.feed(1) == "a"
-
-
 @given(st.lists(st.binary(max_size=4), max_size=12))
 def test_any_bytes_give_what_they_give_at_once(pieces: list[bytes]) -> None:
     assert "".join(decode(pieces)) == b"".join(pieces).decode("utf-8", "replace")

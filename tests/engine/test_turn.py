@@ -18,6 +18,7 @@ from tests.support.scripted import Turn
 
 SCRIPTS: dict[str, list[Turn]] = {
     "call": [[PING_CALL], ["Pong it is."]],
+    "two calls": [[PING_CALL], [PING_CALL]],
     "call and talk": [[f"{PING_CALL}Wait for it STOP and then."], ["Pong it is."]],
     "held": [[f"{PING_CALL}held ST"], ["OP and on."]],
     "broken": [[PING_CALL, b"caf\xc3"], ["\u00e9clair."]],
@@ -103,14 +104,23 @@ def test_a_turn_that_is_cut_does_not_park(
     assert text is None or talk.text(1) == text
 
 
-def test_a_call_that_is_cut_open_is_abandoned_and_not_shown(talk: Talk) -> None:
-    talk.ask(1, "call", plan(), max_tokens=12)
+@pytest.mark.parametrize(
+    ("sampling", "finished"),
+    [
+        ({"max_tokens": 12}, Finished(FinishReason.LENGTH)),
+        ({"stop": ('"arg',)}, Finished(STOP, '"arg')),
+    ],
+)
+def test_a_call_that_is_cut_open_is_abandoned_and_not_shown(
+    talk: Talk, sampling: dict[str, object], finished: Finished
+) -> None:
+    talk.ask(1, "call", plan(), **sampling)
     talk.run_until_idle()
     abandoned = talk.calls(1)[-1]
     assert isinstance(abandoned, CallAbandoned)
     assert abandoned.is_cut
     assert talk.text(1) == ""
-    assert talk.ends(1) == [Finished(FinishReason.LENGTH)]
+    assert talk.ends(1) == [finished]
 
 
 def test_aborting_a_parked_sequence_tells_nothing_twice(talk: Talk) -> None:
@@ -149,11 +159,12 @@ def test_an_end_that_the_grammar_forces_is_one_also_where_the_end_token_is_ignor
 
 
 def test_a_new_turn_counts_its_passes_and_tokens_from_the_beginning(talk: Talk) -> None:
-    talk.ask(1, "call", plan(ChoiceMode.NAMED))
+    talk.ask(1, "two calls", plan())
     talk.run_until_idle()
-    talk.resume(1, "\npong\n", plan(ChoiceMode.NAMED))
-    talk.step()
+    talk.resume(1, "\npong\n", plan())
+    talk.run_until_idle()
     first, second = [event.mark for event in talk.calls(1) if isinstance(event, CallClosed)]
+    assert first.pass_number > 0
     assert (first.pass_number, first.token_index) == (second.pass_number, second.token_index)
     assert second.time_ns > first.time_ns
 

@@ -20,6 +20,7 @@ from tests.support.wire import Transcript, check_chat_stream
 
 MODEL = "smollm2-135m"
 HELLO = "Hello there, I am a scripted model."
+BYE = "Bye."
 RESULT = '{"departures":54}'
 CHAT, COMPLETE = "/v1/chat/completions", "/v1/completions"
 
@@ -35,6 +36,7 @@ LONG = "word " * 150
 
 SCRIPTS: dict[str, list[list[str]]] = {
     "hello": [[HELLO]],
+    "bye": [[BYE]],
     "long": [[LONG]],
     "server": [[f"Let me see. {STATUS_CALL}"], ["It had 54 departures."]],
     "server talk": [[f"{STATUS_CALL}{LONG}"], ["It had 54 departures."]],

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from midstream.modelfile.tokenizer import Tokenizer
-from tests.gateway.serving import COMPLETE, HELLO, LONG, MODEL, Serving, completion_body, serving, wait_for
+from tests.gateway.serving import BYE, COMPLETE, HELLO, MODEL, Serving, completion_body, serving, wait_for
 from tests.support.wire import Transcript, check_completion_stream
 
 
@@ -56,9 +56,9 @@ def test_usage_is_sent_last_when_it_is_asked_for(served: Serving) -> None:
 
 
 def test_several_prompts_have_their_choices_in_order(served: Serving, tokenizer: Tokenizer) -> None:
-    prompts = ["[script hello]", "and [script long]"]
+    prompts = ["[script hello]", "and [script bye]"]
     body = complete(served, prompt=prompts, n=2)
-    assert [choice["text"] for choice in body["choices"]] == [HELLO, HELLO, LONG, LONG]
+    assert [choice["text"] for choice in body["choices"]] == [HELLO, HELLO, BYE, BYE]
     assert [choice["index"] for choice in body["choices"]] == [0, 1, 2, 3]
     usage = body["usage"]
     assert usage["prompt_tokens"] == sum(len(tokenizer.encode(prompt)) for prompt in prompts), "each prompt counts once"
@@ -68,8 +68,8 @@ def test_several_prompts_have_their_choices_in_order(served: Serving, tokenizer:
 
 
 def test_several_prompts_in_one_stream(served: Serving) -> None:
-    transcript = stream(served, 4, prompt=["[script hello]", "and [script long]"], n=2)
-    assert [choice.content for choice in transcript.choices] == [HELLO, HELLO, LONG, LONG]
+    transcript = stream(served, 4, prompt=["[script hello]", "and [script bye]"], n=2)
+    assert [choice.content for choice in transcript.choices] == [HELLO, HELLO, BYE, BYE]
     assert {choice.finish_reason for choice in transcript.choices} == {"stop"}
 
 
@@ -77,8 +77,8 @@ def test_a_prompt_may_be_tokens(served: Serving, tokenizer: Tokenizer) -> None:
     token_ids = tokenizer.encode("[script hello]")
     assert complete(served, prompt=token_ids)["choices"][0]["text"] == HELLO
     assert complete(served, prompt=token_ids)["usage"]["prompt_tokens"] == len(token_ids)
-    body = complete(served, prompt=[token_ids, tokenizer.encode("[script long]")])
-    assert [choice["text"] for choice in body["choices"]] == [HELLO, LONG]
+    body = complete(served, prompt=[token_ids, tokenizer.encode("[script bye]")])
+    assert [choice["text"] for choice in body["choices"]] == [HELLO, BYE]
 
 
 def test_max_tokens_ends_it_with_length(served: Serving) -> None:

@@ -13,6 +13,7 @@ from midstream.gateway.fields import NEUTRAL
 from midstream.modelfile.tokenizer import Tokenizer
 from tests.gateway.serving import (
     ALARM,
+    BYE,
     CHAT,
     COMPLETE,
     HELLO,
@@ -385,7 +386,7 @@ def test_a_bad_request_says_what_is_wrong_at_once_and_the_next_one_works(served:
     assert error["code"] == (bad.code or error["code"])
     missing = [word for word in bad.words if word not in error["message"]]
     assert not missing, f"{missing} not in: {error['message']}"
-    assert served.chat().json()["choices"][0]["message"]["content"] == HELLO
+    assert served.chat("bye").json()["choices"][0]["message"]["content"] == BYE
 
 
 def quick(served: Serving, bad: Bad) -> httpx2.Response:

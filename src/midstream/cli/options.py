@@ -35,7 +35,7 @@ def with_config_options(command: Callable[..., None]) -> Callable[..., None]:
 def _option(name: str, field: FieldInfo) -> inspect.Parameter:
     flag = "--" + name.replace("_", "-")
     shown = "none" if field.default in (None, ()) else str(field.default)
-    text = f"{field.description} [default: {shown}]"
+    text = f"{field.description} (default: {shown})"
     if field.annotation is bool:
         flag += f"/--no-{name.replace('_', '-')}"
     return inspect.Parameter(

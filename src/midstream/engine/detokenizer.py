@@ -18,8 +18,5 @@ class Detokenizer:
         return self._decoder.decode(self._token_bytes[token_id])
 
     def finish(self) -> str:
-        """What is left of a character that never became whole, as U+FFFD."""
+        """What is left of a character that never became whole, as U+FFFD; what comes next begins anew."""
         return self._decoder.decode(b"", final=True)
-
-    def reset(self) -> None:
-        self._decoder.reset()

@@ -77,5 +77,3 @@ class Sequence:
         self.num_injected += len(token_ids)
         self.turn_start_passes = self.num_passes
         self.turn_start_generated = self.num_generated
-        self.detokenizer.reset()
-        self.stop = StopMatcher(self.sampling.stop)

@@ -33,7 +33,7 @@ class StopMatcher:
         return StopResult(text[: len(text) - num_held])
 
     def finish(self) -> str:
-        """The held text, at an end that was no stop string."""
+        """The held text, at an end that was no stop string; what comes next begins anew."""
         held, self._held = self._held, ""
         return held
 

@@ -114,7 +114,8 @@ class Generation:
         self._request_id = services.engine.next_request_id()
         # Bounded by max_tokens and the tools' progress: a slow client never blocks the engine.
         self._queue: asyncio.Queue[SequenceOutput | CallStatus | list[CallResult]] = asyncio.Queue()
-        self._calls: CallSet = services.dispatcher.begin(self._queue.put_nowait)
+        self._calls: CallSet = services.dispatcher.begin(self._tell)
+        self._told_now: list[Item] | None = None
         self._client_calls = _ClientCalls()
         self._num_rounds = 1
         self._waiting: asyncio.Task[None] | None = None
@@ -171,10 +172,13 @@ class Generation:
     def _on_output(self, output: SequenceOutput) -> list[Item]:
         self.token_ids += output.token_ids
         self._observe_gap(output)
+        # A tool's start stands in the stream where its call stood, however far the decoding has come by now.
         items: list[Item] = []
+        self._told_now = items
         for event in output.events:
             self._calls.feed(event)
             items += self._on_event(event)
+        self._told_now = None
         self._counts = output.counts
         if output.is_parked:
             self._calls.end_turn()
@@ -191,6 +195,13 @@ class Generation:
             else:
                 items.append(self._ended())
         return items
+
+    def _tell(self, status: CallStatus) -> None:
+        """Take a change in a call's state: in place while an output is read, else as it comes."""
+        if self._told_now is not None:
+            self._told_now.append(status)
+        else:
+            self._queue.put_nowait(status)
 
     def _on_event(self, event: WatchEvent) -> list[Item]:
         calls = self._client_calls

@@ -76,8 +76,8 @@ class ChatTemplate:
     def render(
         self,
         messages: Sequence[Message],
-        tools: Sequence[Mapping[str, Any]] | None = None,
         /,
+        tools: Sequence[Mapping[str, Any]] | None = None,
         add_generation_prompt: bool = True,
         **kwargs: Any,
     ) -> Rendered:
@@ -113,8 +113,8 @@ class ChatTemplate:
         self,
         tokenizer: Tokenizer,
         messages: Sequence[Message],
-        tools: Sequence[Mapping[str, Any]] | None = None,
         /,
+        tools: Sequence[Mapping[str, Any]] | None = None,
         add_generation_prompt: bool = True,
         **kwargs: Any,
     ) -> list[int]:
