@@ -1,9 +1,14 @@
 """Owns what many tests share: the embedded model's files, read once."""
 
+import os
+
 import pytest
 
 from midstream.modelfile.resolve import resolve
 from midstream.modelfile.tokenizer import Tokenizer
+
+# Before torch is loaded, as the engine's process has it: its threads do not spin while they wait.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 
 @pytest.fixture(scope="session")

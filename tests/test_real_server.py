@@ -36,7 +36,8 @@ def body(question: str, **fields: Any) -> dict[str, Any]:
 async def stream(client: httpx2.AsyncClient, request: dict[str, Any]) -> Transcript:
     response = await client.post("/v1/chat/completions", json=request)
     assert response.status_code == 200, response.text
-    return check_chat_stream(response.content)
+    # On a busy machine a stream may be silent for so long that it gets a comment.
+    return check_chat_stream(response.content, allow_comments=True)
 
 
 def client_of(server: ServerProcess) -> httpx2.AsyncClient:

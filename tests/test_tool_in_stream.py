@@ -37,6 +37,7 @@ RATE_CALL = '<tool_call>\n{"name": "on_time_rate", "arguments": {"airport": "PVG
 TALK = "I am looking it up for you, one moment please."
 SCRIPTS: dict[str, list[list[str]]] = {
     "one": [[f"Let me see. {STATUS_CALL}{TALK}"], ["It had 54 departures."]],
+    "mixed": [[f'{STATUS_CALL}\n<tool_call>\n{{"name": "pay", "arguments": {{"sum": 3}}}}\n</tool_call>'], ["Paid."]],
     "two": [[f"{STATUS_CALL}\n{RATE_CALL}"], ["54 departures, 77 percent on time."]],
 }
 AUTO = ToolChoice()
@@ -290,3 +291,25 @@ def test_the_next_turn_of_a_client_that_keeps_only_text_goes_on_from_the_exact_t
     kept = first.usage["prompt_tokens"] + first.usage["completion_tokens"] + first.usage["injected_tokens"]
     assert second.usage["prompt_tokens_details"]["cached_tokens"] == kept - 1, "only the end token had no KV"
     assert server.metric("transcript_hits_total") == 1
+
+
+def test_a_turn_of_both_kinds_of_calls_goes_on_with_both_results(
+    server: RunningServer, runner: ScriptedRunner, tools: HeldTools
+) -> None:
+    tools.release.set()
+    parameters = {"type": "object", "properties": {"sum": {"type": "integer"}}, "required": ["sum"]}
+    client_tools = [{"type": "function", "function": {"name": "pay", "parameters": parameters}}]
+    first = request(server, "mixed", tools=client_tools).json()["choices"][0]
+    assert first["finish_reason"] == "tool_calls"
+    [call] = first["message"]["tool_calls"]
+    prompts: list[str] = []
+    runner.before_step = lambda batch: prompts.append(runner.text(batch.rows[0].seq.token_ids))
+    messages = [
+        {"role": "user", "content": "[script mixed]"},
+        first["message"],
+        {"role": "tool", "tool_call_id": call["id"], "content": "paid 3"},
+    ]
+    request(server, "mixed", tools=client_tools, messages=messages)
+    assert server.metric("transcript_hits_total") == 1
+    assert f"Tool result: {RESULT}" in prompts[0]
+    assert prompts[0].index(f"Tool result: {RESULT}") < prompts[0].index("Tool result: paid 3")

@@ -150,8 +150,6 @@ def test_a_long_text_holds_up_nobody_else(served: Serving) -> None:
     wait_for(lambda: served.server.server.server_state.tasks)
     start = time.monotonic()
     assert served.http.get("/health").status_code == 200
-    took_s = time.monotonic() - start
-    is_still_counting = counting.status is None
+    health_s = time.monotonic() - start
     assert b'"count":400001' in counting.join()
-    assert is_still_counting, "the text was too short to tell"
-    assert took_s < 0.5
+    assert health_s < (time.monotonic() - start) / 2, "health waited for the text"

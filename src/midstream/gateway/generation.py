@@ -232,14 +232,16 @@ class Generation:
 
     def _on_results(self, results: list[CallResult]) -> Ended | None:
         """Every pending call has ended: inject the results and go on, or end."""
+        injector = self._services.injector
         if self._finish is not None:
             return self._ended()
         if self._client_calls.num_complete:
-            # The client has calls to run as well: the turn is its from here.
+            # The client has calls to run as well: the turn is its from here, and its next request goes on from both.
+            self.token_ids += injector.render(results, self._request.template_tools, is_models_turn=False)
             self._finish = (FinishReason.STOP, None)
             return self._ended()
         self._num_rounds += 1
-        token_ids = self._services.injector.render(results, self._request.template_tools)
+        token_ids = injector.render(results, self._request.template_tools)
         self.token_ids += token_ids
         self._services.engine.resume(Resume(self._request_id, token_ids, self._next_plan()))
         for result in results:

@@ -48,6 +48,12 @@ def scalar_text(text: str) -> str:
     return text
 
 
+def encode_text(fast: FastTokenizer, text: str) -> list[int]:
+    """Ids of `text` alone. Of the library's ways the one that lets other threads run meanwhile, and skips offsets."""
+    [encoding] = fast.encode_batch_fast([scalar_text(text)], add_special_tokens=False)
+    return list(encoding.ids)
+
+
 def byte_level_encoder(
     vocab: dict[str, int],
     merges: list[tuple[str, str]],
@@ -64,8 +70,8 @@ def byte_level_encoder(
     fast.pre_tokenizer = pre_tokenizer
 
     def encode(text: str, before: Before) -> list[int]:
-        ids = fast.encode(scalar_text(text), add_special_tokens=False).ids
-        return [token_id for token_id in ids if token_id < limit] if missing else list(ids)
+        ids = encode_text(fast, text)
+        return [token_id for token_id in ids if token_id < limit] if missing else ids
 
     return encode
 
@@ -76,8 +82,7 @@ def sentencepiece_encoder(vocab: dict[str, int], scores: Mapping[str, float], *,
 
     def encode(text: str, before: Before) -> list[int]:
         prefix = SPACE if has_space_prefix and before is not Before.TEXT else ""
-        spaced = prefix + scalar_text(text).replace(" ", SPACE)
-        return list(fast.encode(spaced, add_special_tokens=False).ids)
+        return encode_text(fast, prefix + text.replace(" ", SPACE))
 
     return encode
 

@@ -16,14 +16,16 @@ def continuation_ids(
     after: Messages,
     tools: Sequence[Mapping[str, Any]] | None,
     /,
+    *,
+    add_generation_prompt: bool = True,
     **kwargs: Any,
 ) -> list[int] | None:
     """The tokens that follow an assistant's turn whose own tokens, its end token included, are kept.
 
-    `before` ends with that turn and `after` goes on from it, a generation prompt at its end. None where the
-    template renders the beginning of a longer conversation differently.
+    `before` ends with that turn and `after` goes on from it. None where the template renders the beginning of a
+    longer conversation differently.
     """
-    added = template.extend(before, after, tools=tools, **kwargs)
+    added = template.extend(before, after, add_generation_prompt, tools=tools, **kwargs)
     if added is None:
         return None
     head = template.render(before, tools, add_generation_prompt=False, **kwargs).text

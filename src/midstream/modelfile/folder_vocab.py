@@ -13,7 +13,7 @@ from typing import Any
 from tokenizers import Tokenizer as FastTokenizer
 
 from midstream.errors import ModelFileError
-from midstream.modelfile.bpe import byte_level_piece, scalar_text, sentencepiece_piece
+from midstream.modelfile.bpe import byte_level_piece, encode_text, sentencepiece_piece
 from midstream.modelfile.json_file import read_json, read_json_if_there
 from midstream.modelfile.token_parts import END_TEXTS, AddedToken, Before, TextEncoder, TokenParts
 
@@ -95,7 +95,7 @@ def _text_encoder(folder: Path, spec: dict[str, Any]) -> TextEncoder:
     by_place = {Before.START: first, Before.ADDED_TOKEN: after_added, Before.TEXT: later}
 
     def encode(text: str, before: Before) -> list[int]:
-        return list(by_place[before].encode(scalar_text(text), add_special_tokens=False).ids)
+        return encode_text(by_place[before], text)
 
     return encode
 

@@ -24,14 +24,30 @@ class Injector:
         longest = max(map(len, tokenizer.all_token_bytes()))
         self._max_result_chars = (max_result_tokens + 1) * longest
 
-    def render(self, results: Sequence[CallResult], tools: Sequence[Mapping[str, Any]] | None) -> list[int]:
-        """The tokens that follow the turn which made the calls, up to where the model goes on."""
+    def render(
+        self,
+        results: Sequence[CallResult],
+        tools: Sequence[Mapping[str, Any]] | None,
+        *,
+        is_models_turn: bool = True,
+    ) -> list[int]:
+        """The tokens that follow the turn which made the calls, up to where the model goes on.
+
+        Where it is not the model's turn (the client has calls to run as well), up to the end of the results' turn.
+        """
         before = [{"role": "user", "content": ""}, _calls(results)]
         after = [*before, *(self._message(result) for result in results)]
-        token_ids = continuation_ids(self._template, self._tokenizer, before, after, tools)
+        token_ids = continuation_ids(
+            self._template, self._tokenizer, before, after, tools, add_generation_prompt=is_models_turn
+        )
         if token_ids is None:
             raise RequestError("the chat template renders a turn with calls differently once results follow it")
-        return token_ids
+        return token_ids if is_models_turn else self._up_to_end(token_ids)
+
+    def _up_to_end(self, token_ids: list[int]) -> list[int]:
+        """Without what a template writes after a turn's end token: whoever continues the turn writes it."""
+        ends = [i for i, token_id in enumerate(token_ids) if token_id in self._tokenizer.eos_token_ids]
+        return token_ids[: ends[-1] + 1] if ends else token_ids
 
     def _message(self, result: CallResult) -> dict[str, Any]:
         return {

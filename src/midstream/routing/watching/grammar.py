@@ -72,7 +72,7 @@ def check_tool(tool: ToolSpec, dialect: Dialect, param: str) -> None:
     plan = ToolPlan(dialect.name, (tool,))
     error = str(LLMatcher.validate_grammar(grammar_text(dialect, plan)))
     if error and not error.startswith("WARNING"):
-        cause = error.splitlines()[0][:300]
+        cause = " ".join(error.split())[:300]
         raise RequestError(f"the parameters of tool {tool.name!r} are no usable JSON Schema: {cause}", param=param)
 
 
