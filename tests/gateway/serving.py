@@ -79,6 +79,12 @@ class Gate:
         self._is_open = threading.Event()
         self._is_open.set()
         self.num_held = 0
+        self._fault: Exception | None = None
+
+    def open_with(self, fault: Exception) -> None:
+        """Open, and let the next one to pass, held or not, raise `fault`."""
+        self._fault = fault
+        self._is_open.set()
 
     def shut(self) -> None:
         self._is_open.clear()
@@ -90,6 +96,9 @@ class Gate:
         self.num_held += 1
         assert self._is_open.wait(30), "the test left the gate shut"
         self.num_held -= 1
+        fault, self._fault = self._fault, None
+        if fault is not None:
+            raise fault
 
     async def pass_async(self) -> None:
         """As `pass_through`, on an event loop and cancellable."""

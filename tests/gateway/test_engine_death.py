@@ -38,14 +38,7 @@ def _recovers(served: Serving) -> Iterator[None]:
 
 def kill(served: Serving) -> None:
     """Make the engine's thread end in the middle of a step, as a process does that is killed."""
-
-    def die(batch: object) -> None:
-        served.runner.before_step = before
-        raise RuntimeError("killed by the test")
-
-    before = served.runner.before_step
-    served.runner.before_step = die
-    served.model.open()
+    served.model.open_with(RuntimeError("killed by the test"))
 
 
 def assert_ended_by_death(error: dict[str, object] | None) -> None:
