@@ -51,6 +51,7 @@ class Config(BaseSettings):
     block_size: int = Field(16, ge=1, le=1024, description="Tokens in one KV block.")
     max_num_seqs: int = Field(64, ge=1, description="Sequences that are computed together.")
     max_num_batched_tokens: int = Field(256, ge=1, description="Tokens in one step: the size of a prefill chunk.")
+    kernels: bool = Field(True, description="Compiled CPU kernels where they serve the model; off takes torch.")
     num_threads: int | None = Field(None, ge=1, description="Threads of the engine; all cores by default.")
 
     # --- tools ---

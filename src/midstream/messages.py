@@ -290,3 +290,5 @@ class EngineOptions(msgspec.Struct, frozen=True):
     """None takes the model's own, as far as the KV budget holds it."""
     num_threads: int | None
     """None takes every core."""
+    kernels: bool = True
+    """Take the compiled CPU kernels where they serve the model."""

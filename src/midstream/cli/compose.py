@@ -38,6 +38,7 @@ def engine_options(config: Config) -> EngineOptions:
         max_num_batched_tokens=config.max_num_batched_tokens,
         max_model_len=config.max_model_len,
         num_threads=config.num_threads,
+        kernels=config.kernels,
     )
 
 
@@ -208,6 +209,7 @@ def watch_factory(tokenizer: "Tokenizer", *, constrains: bool = True) -> "WatchF
 
 def engine_main(sock: socket.socket, options: EngineOptions) -> None:
     """Load the model, say hello, and step until the gateway hangs up."""
+    import gc
     import time
 
     from midstream.engine.build import build_engine, build_runner
@@ -226,6 +228,9 @@ def engine_main(sock: socket.socket, options: EngineOptions) -> None:
     except MidstreamError as error:
         sock.sendall(encode_frame(LoadFailed(error.message)))
         return
+    # What is loaded lives as long as the process: collections need not look at it.
+    gc.collect()
+    gc.freeze()
     load_s = time.monotonic() - start_s
     sock.sendall(encode_frame(Hello(budget.max_model_len, budget.num_blocks, options.block_size, load_s)))
     try:

@@ -1,22 +1,31 @@
 """Owns how an engine is put together from options. Runs nothing."""
 
+import os
 from dataclasses import dataclass
 
+import structlog
 import torch
 
 from midstream.engine.blocks import BlockPool
+from midstream.engine.kernels.cpu.compile import Unavailable, load_library
+from midstream.engine.kernels.cpu.native_model import NativeModel
 from midstream.engine.kv_cache import KVCache
 from midstream.engine.loop import Engine, Port, Runner
 from midstream.engine.models.decoder import Decoder
+from midstream.engine.native_runner import NativeRunner
 from midstream.engine.runner import TorchRunner
 from midstream.engine.scheduler import Scheduler
 from midstream.engine.watch import WatchFactory
 from midstream.engine.weights.load import load_weights
+from midstream.engine.weights.packed import load_packed, unpackable
 from midstream.errors import ConfigError, ModelFileError
 from midstream.messages import EngineOptions
+from midstream.modelfile.gguf import GgufFile
 from midstream.modelfile.model_config import ModelConfig
-from midstream.modelfile.resolve import ModelFiles
+from midstream.modelfile.resolve import ModelFiles, ModelKind
 from midstream.modelfile.tokenizer import Tokenizer
+
+log = structlog.get_logger()
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -65,12 +74,52 @@ def check_vocabulary(config: ModelConfig, tokenizer: Tokenizer) -> None:
 
 
 def build_runner(options: EngineOptions, files: ModelFiles, tokenizer: Tokenizer) -> tuple[Runner, KVBudget]:
-    """Load the weights and take the KV budget."""
+    """Load the weights and take the KV budget: on the compiled kernels where they serve the model, else on torch."""
+    config = ModelConfig.load(files)
+    check_vocabulary(config, tokenizer)
+    native = (
+        build_native(options, files, config, tokenizer) if options.kernels else Unavailable("they are switched off")
+    )
+    if isinstance(native, Unavailable):
+        log.info("kernels_unavailable", why=native.reason, instead="torch")
+        return _build_torch(options, files, config, tokenizer)
+    return native
+
+
+def build_native(
+    options: EngineOptions, files: ModelFiles, config: ModelConfig, tokenizer: Tokenizer
+) -> "tuple[Runner, KVBudget] | Unavailable":
+    """The runner on the compiled kernels, or why there is none."""
+    if files.kind is not ModelKind.GGUF:
+        return Unavailable("they serve GGUF files; this is a folder")
+    file = GgufFile.open(files.path)
+    obstacle = unpackable(file, config)
+    if obstacle is not None:
+        return Unavailable(f"they do not serve {files.name}: {obstacle}")
+    library = load_library()
+    if isinstance(library, Unavailable):
+        return library
+    budget = plan_kv(options, config, torch.float16)
+    model = NativeModel(
+        library,
+        config,
+        load_packed(file, config),
+        num_blocks=budget.num_blocks,
+        block_size=options.block_size,
+        max_model_len=budget.max_model_len,
+        num_threads=options.num_threads or len(os.sched_getaffinity(0)),
+    )
+    runner = NativeRunner(model, vocab_size=tokenizer.vocab_size, eos_token_ids=tuple(tokenizer.eos_token_ids))
+    runner.warm_up(min(options.max_num_batched_tokens, budget.max_model_len))
+    return runner, budget
+
+
+def _build_torch(
+    options: EngineOptions, files: ModelFiles, config: ModelConfig, tokenizer: Tokenizer
+) -> tuple[Runner, KVBudget]:
     torch.set_num_threads(options.num_threads or torch.get_num_threads())
     dtype = _DTYPES[options.dtype]
-    config = ModelConfig.load(files)
     budget = plan_kv(options, config, dtype)
-    check_vocabulary(config, tokenizer)
     model = Decoder(config, load_weights(files, config, dtype), max_model_len=budget.max_model_len)
     cache = KVCache(
         num_layers=config.num_layers,

@@ -1,0 +1,53 @@
+// Owns activations as integers: 32 values share one scale. Rounds to nearest, keeps -127 ... 127.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+
+#include "simd.h"
+
+namespace midstream {
+
+constexpr int kBlock = 32;  // values under one scale, in weights and activations alike
+
+// One row of K values as K/32 blocks: x[i] = scale[i / 32] * q[i].
+struct QuantRow {
+  int8_t *q;     // [K]
+  float *scale;  // [K / 32]
+  float *sum;    // [K / 32] scale * (q summed over the block), for weights with an offset
+};
+
+inline void quantize_block(const float *x, int8_t *q, float *scale, float *sum) {
+  __m256 v[4];
+  __m256 most = _mm256_setzero_ps();
+  const __m256 sign = _mm256_set1_ps(-0.0f);
+  for (int i = 0; i < 4; i++) {
+    v[i] = _mm256_loadu_ps(x + 8 * i);
+    most = _mm256_max_ps(most, _mm256_andnot_ps(sign, v[i]));
+  }
+  const float largest = max_lanes(most);
+  const __m256 inverse = _mm256_set1_ps(largest > 0 ? 127.0f / largest : 0.0f);
+  __m256i n[4];
+  __m256i total = _mm256_setzero_si256();
+  for (int i = 0; i < 4; i++) {
+    n[i] = _mm256_cvtps_epi32(_mm256_mul_ps(v[i], inverse));
+    total = _mm256_add_epi32(total, n[i]);
+  }
+  // The packs work on halves of 128 bits; the permutation puts the 32 bytes back in order.
+  const __m256i words = _mm256_packs_epi16(_mm256_packs_epi32(n[0], n[1]), _mm256_packs_epi32(n[2], n[3]));
+  const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
+  _mm256_storeu_si256(reinterpret_cast<__m256i *>(q), _mm256_permutevar8x32_epi32(words, order));
+  __m128i t = _mm_add_epi32(_mm256_castsi256_si128(total), _mm256_extracti128_si256(total, 1));
+  t = _mm_hadd_epi32(t, t);
+  t = _mm_hadd_epi32(t, t);
+  *scale = largest / 127.0f;
+  *sum = *scale * static_cast<float>(_mm_cvtsi128_si32(t));
+}
+
+inline void quantize_row(const float *x, int num_values, const QuantRow &out) {
+  for (int block = 0; block < num_values / kBlock; block++) {
+    quantize_block(x + block * kBlock, out.q + block * kBlock, out.scale + block, out.sum + block);
+  }
+}
+
+}  // namespace midstream

@@ -1,0 +1,104 @@
+"""Owns the way from the kernels' sources to a loaded library: built once, kept by content. Computes nothing.
+
+The library's name is a hash of sources, compiler, flags and CPU, so that a change of any of them builds anew, and
+two processes that start at once at worst both build the same file: each writes its own and renames it.
+"""
+
+import ctypes
+import hashlib
+import os
+import platform
+import shutil
+import subprocess
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import structlog
+
+log = structlog.get_logger()
+
+SOURCES = Path(__file__).parent
+MAIN = "model.cpp"
+_FLAGS = ("-O3", "-std=c++17", "-march=native", "-shared", "-fPIC", "-pthread")
+_COMPILERS = ("g++", "c++", "clang++")
+_TIMEOUT_S = 300
+_NEEDED_CPU_FLAGS = frozenset({"avx2", "fma", "f16c"})
+
+
+@dataclass(frozen=True)
+class Unavailable:
+    """Why there are no kernels here, in one line for whoever starts the server."""
+
+    reason: str
+
+
+def load_library() -> "ctypes.CDLL | Unavailable":
+    """The compiled kernels; the first call on a machine builds them, in seconds."""
+    missing = _NEEDED_CPU_FLAGS - cpu_flags()
+    if platform.machine() != "x86_64" or missing:
+        lacking = ", ".join(sorted(missing)) or platform.machine()
+        return Unavailable(f"this CPU lacks what the kernels need ({lacking})")
+    compiler = _find_compiler()
+    if compiler is None:
+        return Unavailable(
+            "there is no C++ compiler; install one (Debian: apt install g++) for several times the speed"
+        )
+    target = cache_folder() / f"kernels-{_key(compiler)}.so"
+    if not target.exists():
+        failure = _build(compiler, target)
+        if failure is not None:
+            return failure
+    try:
+        return ctypes.CDLL(str(target))
+    except OSError as error:
+        return Unavailable(f"the built kernels cannot be loaded: {error}")
+
+
+def cpu_flags() -> frozenset[str]:
+    """The CPU's features by Linux's names; empty where they cannot be read."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return frozenset()
+    found = next((line for line in lines if line.startswith("flags")), "")
+    return frozenset(found.partition(":")[2].split())
+
+
+def cache_folder() -> Path:
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base) / "midstream"
+
+
+def _find_compiler() -> str | None:
+    wanted = os.environ.get("CXX")
+    return next((path for name in ([wanted] if wanted else _COMPILERS) if (path := shutil.which(name))), None)
+
+
+def _key(compiler: str) -> str:
+    digest = hashlib.sha256()
+    for path in sorted(SOURCES.glob("*.h")) + [SOURCES / MAIN]:
+        digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
+    version = subprocess.run([compiler, "--version"], capture_output=True, timeout=_TIMEOUT_S, check=False).stdout
+    digest.update(version + " ".join([*_FLAGS, *sorted(cpu_flags())]).encode())
+    return digest.hexdigest()[:24]
+
+
+def _build(compiler: str, target: Path) -> Unavailable | None:
+    start_s = time.monotonic()
+    log.info("kernels_building", compiler=compiler)
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=target.parent) as folder:
+            output = Path(folder) / target.name
+            command = [compiler, *_FLAGS, str(SOURCES / MAIN), "-o", str(output)]
+            done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
+            if done.returncode != 0:
+                first = next((line for line in done.stderr.splitlines() if "error" in line), "no message")
+                return Unavailable(f"{compiler} could not build the kernels: {first[:200]}")
+            output.replace(target)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return Unavailable(f"the kernels could not be built: {error}")
+    log.info("kernels_built", took_s=round(time.monotonic() - start_s, 1))
+    return None
