@@ -78,7 +78,7 @@ def _find_compiler() -> str | None:
 
 def _key(compiler: str) -> str:
     digest = hashlib.sha256()
-    for path in sorted(SOURCES.glob("*.h")) + [SOURCES / MAIN]:
+    for path in [*sorted(SOURCES.glob("*.h")), SOURCES / MAIN]:
         digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
     version = subprocess.run([compiler, "--version"], capture_output=True, timeout=_TIMEOUT_S, check=False).stdout
     digest.update(version + " ".join([*_FLAGS, *sorted(cpu_flags())]).encode())

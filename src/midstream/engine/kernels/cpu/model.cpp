@@ -1,9 +1,8 @@
 // Owns the whole step: from token ids to logits in one call. Decides nothing: the batch comes laid out.
 //
-// Every thread walks through the same phases and takes pieces of each; a barrier stands between two phases.
+// Every thread walks through the same phases and takes pieces of each; a phase begins when the one before is done.
 
 #include <algorithm>
-#include <atomic>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -39,7 +38,7 @@ struct Layer {
 class Model {
  public:
   Model(const Config &config, int num_threads)
-      : layers(config.num_layers), config_(config), pool_(num_threads), taken_(kPhasesALayer * config.num_layers + 3) {
+      : layers(config.num_layers), config_(config), pool_(num_threads, kPhasesALayer * config.num_layers + 3) {
     shape_ = {config.num_heads,  config.num_kv_heads,   config.head_dim,
               config.block_size, config.sliding_window, 1.0f / std::sqrt(static_cast<float>(config.head_dim))};
     scratch_.resize(num_threads);
@@ -55,47 +54,41 @@ class Model {
 
   void step(const Batch &batch) {
     reserve(std::max(batch.num_tokens, batch.num_samples));
-    for (auto &taken : taken_) taken.store(0, std::memory_order_relaxed);
-    pool_.run([&](int thread) {
-      Walk walk{thread, 0};
-      forward(batch, walk);
-    });
+    lay_out_tiles(batch);
+    const int num_tiles = static_cast<int>(tiles_.size());
+    pool_.run([this, batch, num_tiles](Walk &walk) { forward(batch, num_tiles, walk); });
   }
 
  private:
+  using Walk = Pool::Walk;
   static constexpr int kPhasesALayer = 10;
 
-  // One thread's way through the phases.
-  struct Walk {
-    int thread;
-    int phase;
+  // Up to kQueryTile queries of one row.
+  struct Tile {
+    int row, start, size;
   };
-
-  // Run body(begin, end) over [0, count) in pieces, whoever is free takes the next; then wait for all threads.
-  template <typename Body>
-  void share(Walk &walk, int count, int piece, const Body &body) {
-    std::atomic<int> &next = taken_[walk.phase++];
-    for (int begin; (begin = next.fetch_add(piece, std::memory_order_relaxed)) < count;) {
-      body(begin, std::min(begin + piece, count));
-    }
-    pool_.barrier();
-  }
 
   template <typename Body>
   void each_token(Walk &walk, int num_tokens, const Body &body) {
-    share(walk, num_tokens, 1, [&](int begin, int end) {
+    pool_.share(walk, num_tokens, 1, [&](int begin, int end) {
       for (int t = begin; t < end; t++) body(t);
     });
   }
 
-  void multiply_all(Walk &walk, const Linear &linear, int num_tokens, float *y, int stride) {
-    const int groups = linear.rows / kGroup;
-    const int piece = std::max(1, groups / (pool_.num_threads() * 6));
-    share(walk, groups, piece,
-          [&](int begin, int end) { multiply(linear, begin, end, quantised(), num_tokens, y, stride); });
+  // y [T, stride]; what the buffers hold is looked at inside the pieces only.
+  void multiply_all(Walk &walk, const Linear &linear, int num_tokens, std::vector<float> &y, int stride) {
+    multiply_into(walk, linear, num_tokens, [&y] { return y.data(); }, stride);
   }
 
-  void forward(const Batch &batch, Walk &walk) {
+  template <typename Output>
+  void multiply_into(Walk &walk, const Linear &linear, int num_tokens, const Output &output, int stride) {
+    const int groups = num_tokens > 0 ? linear.rows / kGroup : 0;
+    const int piece = std::max(1, groups / (pool_.num_threads() * 6));
+    pool_.share(walk, groups, piece,
+                [&](int begin, int end) { multiply(linear, begin, end, quantised(), num_tokens, output(), stride); });
+  }
+
+  void forward(const Batch &batch, int num_tiles, Walk &walk) {
     const int T = batch.num_tokens;
     each_token(walk, T, [&](int t) {
       embed(batch.token_ids[t], x(t));
@@ -103,15 +96,15 @@ class Model {
     });
     for (size_t l = 0; l < layers.size(); l++) {
       const Layer &layer = layers[l];
-      multiply_all(walk, layer.qkv, T, qkv_.data(), qkv_size());
+      multiply_all(walk, layer.qkv, T, qkv_, qkv_size());
       uint16_t *keys = kv + 2 * l * kv_stride, *values = keys + kv_stride;
       rotate_all(walk, batch, keys, values);
-      attend_all(walk, batch, keys, values);
-      multiply_all(walk, layer.o, T, projected_.data(), config_.hidden);
+      attend_all(walk, batch, num_tiles, keys, values);
+      multiply_all(walk, layer.o, T, projected_, config_.hidden);
       each_token(walk, T, [&](int t) { add_and_normalise(t, layer.post_norm); });
-      multiply_all(walk, layer.gate_up, T, gate_up_.data(), 2 * config_.inner);
+      multiply_all(walk, layer.gate_up, T, gate_up_, 2 * config_.inner);
       activate_all(walk, T);
-      multiply_all(walk, layer.down, T, projected_.data(), config_.hidden);
+      multiply_all(walk, layer.down, T, projected_, config_.hidden);
       if (l + 1 < layers.size()) each_token(walk, T, [&](int t) { add_and_normalise(t, layers[l + 1].input_norm); });
     }
     each_token(walk, batch.num_samples, [&](int s) {
@@ -119,11 +112,11 @@ class Model {
       add(x(t), &projected_[static_cast<size_t>(t) * config_.hidden], config_.hidden);
       normalise(x(t), final_norm, s);
     });
-    multiply_all(walk, head, batch.num_samples, batch.logits, config_.vocab);
+    multiply_into(walk, head, batch.num_samples, [&] { return batch.logits; }, config_.vocab);
   }
 
   void rotate_all(Walk &walk, const Batch &batch, uint16_t *keys, uint16_t *values) {
-    share(walk, batch.num_rows, 1, [&](int begin, int end) {
+    pool_.share(walk, batch.num_rows, 1, [&](int begin, int end) {
       for (int row = begin; row < end; row++) {
         for (int t = batch.first_token[row]; t < batch.first_token[row + 1]; t++) {
           const int position = batch.start[row] + t - batch.first_token[row];
@@ -133,37 +126,36 @@ class Model {
     });
   }
 
-  void attend_all(Walk &walk, const Batch &batch, const uint16_t *keys, const uint16_t *values) {
-    // A unit is one kv head of one tile of queries; tiles are numbered row by row.
+  void attend_all(Walk &walk, const Batch &batch, int num_tiles, const uint16_t *keys, const uint16_t *values) {
+    // A unit is one kv head of one tile.
     const int G = config_.num_kv_heads;
-    int num_tiles = 0;
-    for (int r = 0; r < batch.num_rows; r++) num_tiles += tiles_of(batch, r);
-    std::atomic<int> &next = taken_[walk.phase++];
-    int row = 0, tiles_before = 0;
-    for (int unit; (unit = next.fetch_add(1, std::memory_order_relaxed)) < num_tiles * G;) {
-      while (unit / G >= tiles_before + tiles_of(batch, row)) tiles_before += tiles_of(batch, row++);
-      const int tile_start = (unit / G - tiles_before) * kQueryTile;
-      const int num_queries = batch.first_token[row + 1] - batch.first_token[row];
-      const RowContext context{batch.first_token[row], num_queries, batch.start[row],
-                               batch.block_tables + static_cast<size_t>(row) * batch.max_blocks};
-      attend(shape_, context, unit % G, tile_start, std::min(kQueryTile, num_queries - tile_start), qkv_.data(),
-             qkv_size(), keys, values, attended_.data(), q_size(), scratch_[walk.thread].data(),
-             config_.max_positions);
-    }
-    pool_.barrier();
+    pool_.share(walk, num_tiles * G, 1, [&](int begin, int end) {
+      for (int unit = begin; unit < end; unit++) {
+        const Tile tile = tiles_[unit / G];
+        const int first = batch.first_token[tile.row];
+        const RowContext context{first, batch.first_token[tile.row + 1] - first, batch.start[tile.row],
+                                 batch.block_tables + static_cast<size_t>(tile.row) * batch.max_blocks};
+        attend(shape_, context, unit % G, tile.start, tile.size, qkv_.data(), qkv_size(), keys, values,
+               attended_.data(), q_size(), scratch_[walk.thread].data(), config_.max_positions);
+      }
+    });
     each_token(walk, batch.num_tokens, [&](int t) {
       quantize_row(&attended_[static_cast<size_t>(t) * q_size()], q_size(), quantised().row(t, q_size()));
     });
   }
 
-  static int tiles_of(const Batch &batch, int row) {
-    return (batch.first_token[row + 1] - batch.first_token[row] + kQueryTile - 1) / kQueryTile;
+  void lay_out_tiles(const Batch &batch) {
+    tiles_.clear();
+    for (int row = 0; row < batch.num_rows; row++) {
+      const int size = batch.first_token[row + 1] - batch.first_token[row];
+      for (int start = 0; start < size; start += kQueryTile) tiles_.push_back({row, start, std::min(kQueryTile, size - start)});
+    }
   }
 
   void activate_all(Walk &walk, int T) {
     const int blocks = config_.inner / kBlock;
     const int piece = std::max(1, T * blocks / (pool_.num_threads() * 4));
-    share(walk, T * blocks, piece, [&](int begin, int end) {
+    pool_.share(walk, T * blocks, piece, [&](int begin, int end) {
       for (int unit = begin; unit < end; unit++) activate(unit / blocks, unit % blocks);
     });
   }
@@ -267,7 +259,7 @@ class Model {
   const Config config_;
   AttentionShape shape_;
   Pool pool_;
-  std::vector<std::atomic<int>> taken_;
+  std::vector<Tile> tiles_;
   int capacity_ = 0;
   std::vector<float> x_, projected_, qkv_, attended_, gate_up_, scale_, sum_;
   std::vector<int8_t> q_;

@@ -1,6 +1,6 @@
-// Owns the threads. They run one function side by side and meet at barriers: a short spin, then a futex.
+// Owns the threads. They share the pieces of each phase; who waits spins for a moment, then sleeps on a futex.
 //
-// A thread that waits longer than the spin sleeps: a busy neighbour costs its share of a core and no more.
+// A busy neighbour costs its share of a core and no more.
 #pragma once
 
 #include <linux/futex.h>
@@ -11,6 +11,8 @@
 #include <climits>
 #include <cstdint>
 #include <functional>
+#include <memory>
+#include <mutex>
 #include <thread>
 #include <vector>
 
@@ -47,60 +49,111 @@ class Signal {
   std::atomic<int> num_sleeping_{0};
 };
 
+// Threads that walk through a job's phases side by side. A phase is over when its pieces are done, not when every
+// thread has come by: one that the system has taken off its core holds up nobody, unless it was in the middle of a piece.
 class Pool {
  public:
-  explicit Pool(int num_threads) : num_threads_(num_threads) {
+  // One thread's way through the phases of one job.
+  struct Walk {
+    uint32_t job;
+    int thread;
+    int phase;
+  };
+
+  Pool(int num_threads, int num_phases) : num_threads_(num_threads), phases_(num_phases) {
     for (int i = 1; i < num_threads; i++) {
       workers_.emplace_back([this, i] { work(i); });
     }
   }
 
   ~Pool() {
-    task_ = nullptr;
+    is_over_ = true;
     start_.advance();
     for (std::thread &worker : workers_) worker.join();
   }
 
   int num_threads() const { return num_threads_; }
 
-  // Run task(thread) on every thread, this one included; returns when all have ended.
-  void run(const std::function<void(int)> &task) {
-    task_ = &task;
-    start_.advance();
-    task(0);
-    barrier();
+  // Run job(walk) on this thread, and on the others as far as they come. What the job reads outside of its pieces
+  // must be copied into `job`: a thread may still walk through this job, finding nothing to do, when the next one runs.
+  void run(std::function<void(Walk &)> job) {
+    const uint32_t number = job_number_.load(std::memory_order_relaxed) + 1;
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      job_ = std::make_shared<std::function<void(Walk &)>>(std::move(job));
+      for (Phase &phase : phases_) {
+        phase.num_done.store(0, std::memory_order_relaxed);
+        phase.next.store(static_cast<uint64_t>(number) << 32, std::memory_order_release);
+      }
+      job_number_.store(number, std::memory_order_release);
+    }
+    if (num_threads_ > 1) start_.advance();
+    Walk walk{number, 0, 0};
+    (*job_)(walk);
   }
 
-  // Wait until every thread has come here.
-  void barrier() {
-    if (num_threads_ == 1) return;
-    const uint32_t seen = meeting_.value();
-    if (num_arrived_.fetch_add(1, std::memory_order_acq_rel) == num_threads_ - 1) {
-      num_arrived_.store(0, std::memory_order_relaxed);
-      meeting_.advance();
-    } else {
-      meeting_.wait_past(seen, kSpins);
+  // Run body(begin, end) over [0, count) in pieces, whoever is free takes the next; return when all are done.
+  template <typename Body>
+  void share(Walk &walk, int count, int piece, const Body &body) {
+    Phase &phase = phases_[walk.phase++];
+    int num_done = 0;
+    for (int begin; take(phase, walk.job, piece, count, &begin);) {
+      const int end = begin + piece < count ? begin + piece : count;
+      body(begin, end);
+      num_done += end - begin;
+    }
+    if (num_done > 0 && phase.num_done.fetch_add(num_done, std::memory_order_acq_rel) + num_done == count) {
+      progress_.advance();
+    }
+    for (;;) {
+      const uint32_t seen = progress_.value();
+      if (phase.num_done.load(std::memory_order_acquire) >= count) return;
+      if (job_number_.load(std::memory_order_acquire) != walk.job) return;
+      progress_.wait_past(seen, kSpins);
     }
   }
 
  private:
-  static constexpr int kSpins = 4000;  // some 50 to 100 microseconds
+  struct Phase {
+    std::atomic<uint64_t> next{0};  // job number << 32 | first index that nobody has taken
+    std::atomic<int> num_done{0};
+  };
+
+  static constexpr int kSpins = 300;  // a few microseconds: the phases are short
+
+  static bool take(Phase &phase, uint32_t job, int piece, int count, int *begin) {
+    uint64_t next = phase.next.load(std::memory_order_acquire);
+    do {
+      if (next >> 32 != job || static_cast<int>(next & 0xffffffff) >= count) return false;
+    } while (!phase.next.compare_exchange_weak(next, next + piece, std::memory_order_acq_rel));
+    *begin = static_cast<int>(next & 0xffffffff);
+    return true;
+  }
 
   void work(int thread) {
     uint32_t seen = 0;
     for (;;) {
       start_.wait_past(seen, kSpins);
-      seen++;
-      if (task_ == nullptr) return;
-      (*task_)(thread);
-      barrier();
+      seen = start_.value();
+      if (is_over_) return;
+      std::shared_ptr<std::function<void(Walk &)>> job;
+      Walk walk{0, thread, 0};
+      {
+        const std::lock_guard<std::mutex> lock(mutex_);
+        job = job_;
+        walk.job = job_number_.load(std::memory_order_relaxed);
+      }
+      (*job)(walk);
     }
   }
 
   const int num_threads_;
-  const std::function<void(int)> *task_ = nullptr;
-  Signal start_, meeting_;
-  std::atomic<int> num_arrived_{0};
+  std::vector<Phase> phases_;
+  std::mutex mutex_;
+  std::shared_ptr<std::function<void(Walk &)>> job_;
+  std::atomic<uint32_t> job_number_{0};
+  std::atomic<bool> is_over_{false};
+  Signal start_, progress_;
   std::vector<std::thread> workers_;
 };
 
