@@ -85,6 +85,8 @@ def test_options_that_make_no_sense_are_refused() -> None:
         tool(eager=True)(f)
     with pytest.raises(ConfigError, match="timeout_s is 0"):
         tool(timeout_s=0)(f)
+    with pytest.raises(ConfigError, match="accepts_partial is not supported yet"):
+        tool(accepts_partial=True)(f)
     with pytest.raises(ConfigError, match="at most 86400"):
         tool(timeout_s=86401)(f)
     with pytest.raises(ConfigError, match="tool_id is 4294967296"):

@@ -179,6 +179,8 @@ def _checked(spec: ToolSpec) -> ToolSpec:
         raise ConfigError(f"tool {spec.name}: tool_id is {spec.tool_id}; it must be 0 to {_MAX_TOOL_ID}")
     if spec.annotations.eager and not spec.annotations.read_only:
         raise ConfigError(f"tool {spec.name}: only a read_only tool can be eager")
+    if spec.annotations.accepts_partial:
+        raise ConfigError(f"tool {spec.name}: accepts_partial is not supported yet; leave it out")
     timeout_s = spec.annotations.timeout_s
     if timeout_s is not None and not 0 < timeout_s <= MAX_TIMEOUT_S:
         raise ConfigError(f"tool {spec.name}: timeout_s is {timeout_s}; it must be over 0 and at most {MAX_TIMEOUT_S}")

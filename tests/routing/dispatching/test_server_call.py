@@ -289,15 +289,6 @@ def _arguments(status: CallStatus) -> dict[str, object]:
     return status.arguments
 
 
-def test_arguments_text_goes_on_to_the_tool() -> None:
-    async def scene(stream: Stream) -> None:
-        stream.route()
-        stream.feed(ArgumentsDelta(0, '{"a"'), ArgumentsDelta(0, ": 1}"))
-        assert "".join(text for _, text in stream.runs[0].partials) == '{"a": 1}'
-
-    play(scene, tool(annotations=ToolAnnotations(accepts_partial=True)))
-
-
 # --- several calls ---
 
 

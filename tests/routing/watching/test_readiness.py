@@ -114,11 +114,6 @@ def test_a_servers_call_parks_its_turn_and_sends_no_arguments_text(watches: Watc
     assert reading.arguments_text(0) == ""
 
 
-def test_the_arguments_text_goes_to_a_tool_that_takes_it_in_part(watches: Watches) -> None:
-    tool = spec("x", schema("a"), ToolAnnotations(accepts_partial=True))
-    assert read_call(watches, tool, call('{"a": 1}')).arguments_text(0) == '{"a": 1}'
-
-
 @pytest.mark.parametrize("annotations", [CAREFUL, READ_ONLY, EAGER])
 @pytest.mark.parametrize(
     "arguments",

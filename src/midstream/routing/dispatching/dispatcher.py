@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from midstream.messages import (
-    ArgumentsDelta,
     CallAbandoned,
     CallClosed,
     CallNamed,
@@ -89,8 +88,6 @@ class CallSet:
         match event:
             case CallNamed():
                 call.named()
-            case ArgumentsDelta(_, text):
-                call.partial(text)
             case CallReady():
                 call.ready(event)
             case CallClosed():

@@ -69,11 +69,6 @@ class ServerCall:
         self._is_named = True
         self._tell(CallState.ROUTED, f"Calling {self.spec.name}")
 
-    def partial(self, text: str) -> None:
-        """Raw arguments text for a tool that takes it as it is decoded."""
-        # The argument's index is not known from raw text alone; tools see the object's text under index 0.
-        self._handle.partial(0, text)
-
     def ready(self, event: CallReady) -> None:
         """Start the run. A new frame replaces a run that was started on an earlier one."""
         name = self.spec.name

@@ -164,10 +164,8 @@ class CallWatch:
 
     def _on_arguments_text(self, text: str) -> list[WatchEvent]:
         call = self._open_call()
-        spec = call.tool.spec
-        # A server tool gets its arguments as a frame; only who wants them piece by piece is sent the text.
-        is_wanted = not call.tool.is_server or spec.annotations.accepts_partial
-        return [ArgumentsDelta(call.index, text)] if is_wanted else []
+        # A server tool gets its arguments as a frame: the text goes to clients alone.
+        return [] if call.tool.is_server else [ArgumentsDelta(call.index, text)]
 
     def _on_argument(self, name: str, value_json: str, mark: Mark) -> list[WatchEvent]:
         call = self._open_call()
