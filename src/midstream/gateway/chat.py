@@ -13,20 +13,18 @@ from midstream.gateway.body import read_object
 from midstream.gateway.chat_answer import ChatAnswer
 from midstream.gateway.chat_chunks import ChatChunks, usage
 from midstream.gateway.chat_request import ChatRequest
-from midstream.gateway.choices import merged
+from midstream.gateway.choices import run_all
 from midstream.gateway.conversation import Conversation
 from midstream.gateway.fields import parse
 from midstream.gateway.generation import Ended, Generation, GenerationRequest, Item
 from midstream.gateway.owner import owner_of
 from midstream.gateway.request_metrics import RequestMetrics
 from midstream.gateway.sampling import sampling_params
-from midstream.gateway.sse import EventStream, until_gone
+from midstream.gateway.sse import until_gone
 from midstream.gateway.state import Gateway
 from midstream.gateway.tool_plans import template_tools
 
 router = APIRouter()
-
-_LAST_WORDS_S = 5.0
 
 
 @router.post("/v1/chat/completions")
@@ -38,14 +36,8 @@ async def chat_completions(request: Request) -> Response:
     gateway.check_model(body.model)
     turn = await ChatTurn.begin(gateway, body, owner_of(request))
     if body.stream:
-        return event_stream(gateway, turn.frames())
+        return gateway.event_stream(turn.frames())
     return JSONResponse(await until_gone(request, turn.whole()))
-
-
-def event_stream(gateway: Gateway, frames: AsyncGenerator[bytes, None]) -> EventStream:
-    config = gateway.config
-    # The error object of a missed deadline still has to get out.
-    return EventStream(frames, keep_alive_s=config.keep_alive_s, limit_s=config.request_timeout_s + _LAST_WORDS_S)
 
 
 class ChatTurn:
@@ -119,25 +111,14 @@ class ChatTurn:
         }
 
     async def _items(self) -> AsyncGenerator[tuple[int, Item], None]:
-        # Here, so that whoever left before it leaves nothing with the engine.
-        start_all(self._generations)
-        self._metrics.begin(n=self._body.n, max_tokens=self._body.wanted_tokens or 0)
-        failed = False
-        try:
-            async with aclosing(merged(self._generations)) as items:
-                async for choice, item in items:
-                    self._metrics.see(item)
-                    self._answers[choice].add(item)
-                    if isinstance(item, Ended):
-                        # Before the client knows that it is over: its next turn may come at once.
-                        self._keep(choice)
-                    yield choice, item
-        except Exception:
-            failed = True
-            raise
-        finally:
-            cancel_all(self._generations)
-            self._metrics.finish(failed=failed)
+        max_tokens = self._body.wanted_tokens or 0
+        async with aclosing(run_all(self._generations, self._metrics, max_tokens=max_tokens)) as items:
+            async for choice, item in items:
+                self._answers[choice].add(item)
+                if isinstance(item, Ended):
+                    # Before the client knows that it is over: its next turn may come at once.
+                    self._keep(choice)
+                yield choice, item
 
     def _keep(self, choice: int) -> None:
         kept = self._answers[choice].kept()
@@ -149,18 +130,3 @@ class ChatTurn:
 
     def _new_call_id(self) -> str:
         return self._gateway.new_id("call_")
-
-
-def start_all(generations: list[Generation]) -> None:
-    """All or none: when one is not accepted, those before it are stopped."""
-    try:
-        for generation in generations:
-            generation.start()
-    except Exception:
-        cancel_all(generations)
-        raise
-
-
-def cancel_all(generations: list[Generation]) -> None:
-    for generation in generations:
-        generation.cancel()

@@ -5,7 +5,42 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
 from midstream.gateway.generation import Ended, Generation, Item
+from midstream.gateway.request_metrics import RequestMetrics
 from midstream.routing.dispatching.status import CallStatus
+
+
+async def run_all(
+    generations: list[Generation], metrics: RequestMetrics, *, max_tokens: int
+) -> AsyncGenerator[tuple[int, Item], None]:
+    """Hand all choices to the engine, or none, and tell what comes of them, measured. Leaving it early stops them.
+
+    Raises CapacityError or EngineDied where they are not accepted, and what `merged` raises.
+    """
+    try:
+        # Here, so that whoever left before it leaves nothing with the engine.
+        for generation in generations:
+            generation.start()
+    except Exception:
+        _cancel(generations)
+        raise
+    metrics.begin(n=len(generations), max_tokens=max_tokens)
+    failed = False
+    try:
+        async with aclosing(merged(generations)) as items:
+            async for choice, item in items:
+                metrics.see(item)
+                yield choice, item
+    except Exception:
+        failed = True
+        raise
+    finally:
+        _cancel(generations)
+        metrics.finish(failed=failed)
+
+
+def _cancel(generations: list[Generation]) -> None:
+    for generation in generations:
+        generation.cancel()
 
 
 async def merged(generations: list[Generation]) -> AsyncGenerator[tuple[int, Item], None]:

@@ -12,9 +12,8 @@ from starlette.responses import JSONResponse, Response
 
 from midstream.errors import RequestError
 from midstream.gateway.body import read_object
-from midstream.gateway.chat import cancel_all, event_stream, start_all
 from midstream.gateway.chat_chunks import usage
-from midstream.gateway.choices import merged
+from midstream.gateway.choices import run_all
 from midstream.gateway.completion_request import CompletionRequest
 from midstream.gateway.fields import parse
 from midstream.gateway.generation import Ended, Generation, GenerationRequest, Item
@@ -40,7 +39,7 @@ async def completions(request: Request) -> Response:
     gateway.check_model(body.model)
     run = await CompletionRun.begin(gateway, body, owner_of(request))
     if body.stream:
-        return event_stream(gateway, run.frames())
+        return gateway.event_stream(run.frames())
     return JSONResponse(await until_gone(request, run.whole()))
 
 
@@ -98,23 +97,13 @@ class CompletionRun:
         return {**self._head, "choices": choices, "usage": self._usage()}
 
     async def _items(self) -> AsyncGenerator[tuple[int, Item], None]:
-        start_all(self._generations)
-        self._metrics.begin(n=self._body.n, max_tokens=self._body.wanted_tokens or 0)
-        failed = False
-        try:
-            async with aclosing(merged(self._generations)) as items:
-                async for choice, item in items:
-                    self._metrics.see(item)
-                    if isinstance(item, Ended):
-                        self._ended[choice] = item
-                    self._texts[choice].append(_text(item))
-                    yield choice, item
-        except Exception:
-            failed = True
-            raise
-        finally:
-            cancel_all(self._generations)
-            self._metrics.finish(failed=failed)
+        max_tokens = self._body.wanted_tokens or 0
+        async with aclosing(run_all(self._generations, self._metrics, max_tokens=max_tokens)) as items:
+            async for choice, item in items:
+                if isinstance(item, Ended):
+                    self._ended[choice] = item
+                self._texts[choice].append(_text(item))
+                yield choice, item
 
     def _usage(self) -> dict[str, Any]:
         """Over all prompts: OpenAI counts each prompt once, whatever n is."""

@@ -1,7 +1,7 @@
 """Owns what all routes of one gateway share. Built once, in `cli`."""
 
 import time
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -10,8 +10,11 @@ from midstream.errors import ContextLengthExceeded, Draining, ModelNotFound
 from midstream.gateway.conversation import Conversations
 from midstream.gateway.fields import shortened
 from midstream.gateway.generation import Services
+from midstream.gateway.sse import EventStream
 from midstream.gateway.tool_plans import ToolPlans
 from midstream.modelfile.tokenizer import Tokenizer
+
+_LAST_WORDS_S = 5.0
 
 
 @dataclass
@@ -34,6 +37,13 @@ class Gateway:
         hello = self.services.engine.hello
         assert hello is not None, "asked before `check_open`"
         return hello.max_model_len
+
+    def event_stream(self, frames: AsyncGenerator[bytes, None]) -> EventStream:
+        """A response of `frames` under this server's limits."""
+        config = self.config
+        # The error object of a missed deadline still has to get out.
+        limit_s = config.request_timeout_s + _LAST_WORDS_S
+        return EventStream(frames, keep_alive_s=config.keep_alive_s, limit_s=limit_s)
 
     def check_model(self, name: str | None) -> None:
         """Raises ModelNotFound for a model that is not served here."""
