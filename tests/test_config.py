@@ -36,6 +36,7 @@ SAMPLES: dict[str, Any] = {
     "block_size": 32,
     "max_num_seqs": 2,
     "max_num_batched_tokens": 64,
+    "kernels": False,
     "num_threads": 3,
     "tools": ("demo", "x:y"),
     "tool_dialect": "required_json",
@@ -113,8 +114,10 @@ def test_a_key_can_be_set_in_the_environment(monkeypatch: pytest.MonkeyPatch, na
 
 @pytest.mark.parametrize("name", FIELDS)
 def test_a_key_can_be_set_on_the_command_line(name: str) -> None:
-    option = "--" + name.replace("_", "-")
-    arguments = [option] if SAMPLES[name] is True else [option, as_text(SAMPLES[name])]
+    option = name.replace("_", "-")
+    switches = {True: [f"--{option}"], False: [f"--no-{option}"]}
+    value = SAMPLES[name]
+    arguments = switches[value] if isinstance(value, bool) else [f"--{option}", as_text(value)]
     assert getattr(from_command_line(*arguments), name) == SAMPLES[name]
 
 

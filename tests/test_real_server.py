@@ -20,6 +20,8 @@ TOOL: dict[str, Any] = {
     "server_tools": ["on_time_rate"],
     "tool_choice": {"type": "function", "function": {"name": "on_time_rate"}},
 }
+# More than any machine decodes before the test has done what it does.
+ENDLESS: dict[str, Any] = {"max_tokens": 7000, "ignore_eos": True}
 
 
 @pytest.fixture(scope="module")
@@ -133,7 +135,7 @@ def test_a_killed_engine_ends_every_stream_with_an_error_and_the_next_request_wo
     async def main() -> list[bytes]:
         async with client_of(server) as client:
             tasks = [
-                asyncio.create_task(client.post("/v1/chat/completions", json=body(f"Count to {i}.", max_tokens=500)))
+                asyncio.create_task(client.post("/v1/chat/completions", json=body(f"Count to {i}.", **ENDLESS)))
                 for i in range(8)
             ]
             while await asyncio.to_thread(server.metric, "num_requests_running") < 8:
@@ -187,7 +189,7 @@ def test_sigterm_lets_open_streams_finish_and_then_ends() -> None:
 
         async def main() -> tuple[Transcript, httpx2.Response]:
             async with client_of(server) as client:
-                task = asyncio.create_task(stream(client, body("Count.", max_tokens=40, ignore_eos=True)))
+                task = asyncio.create_task(stream(client, body("Count.", max_tokens=400, ignore_eos=True)))
                 while not await asyncio.to_thread(server.metric, "num_requests_running"):
                     await asyncio.sleep(0.02)
                 server.process.terminate()
