@@ -11,6 +11,7 @@ from enum import Enum
 from pathlib import Path
 
 from midstream.errors import ModelFileError
+from midstream.folders import cache_folder
 
 PICKLE_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt")
 INDEX_NAME = "model.safetensors.index.json"
@@ -108,7 +109,7 @@ def _sha256(path: Path) -> str:
     """Checksum of `path`, remembered in the user's cache by path, size and modification time."""
     stat = path.stat()
     key = f"{path.resolve()}:{stat.st_size}:{stat.st_mtime_ns}"
-    store = _cache_folder() / "sha256.json"
+    store = cache_folder() / "sha256.json"
     known = _read_cache(store)
     if key in known:
         return known[key]
@@ -116,11 +117,6 @@ def _sha256(path: Path) -> str:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     _write_cache(store, {**known, key: digest})
     return digest
-
-
-def _cache_folder() -> Path:
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "midstream"
 
 
 def _read_cache(store: Path) -> dict[str, str]:

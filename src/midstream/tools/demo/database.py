@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from midstream.errors import ConfigError
+from midstream.folders import cache_folder
 from midstream.tools.demo.departures import AIRPORTS, departures
 
 ROWS_DIGEST = "9abc87d873c15bac4a6bb9a6dd6d03bdd56a24d585c88e43120cc1898b3e2db4"
@@ -35,17 +36,8 @@ CREATE TABLE departures (
 
 
 def database_path(environ: Mapping[str, str] = os.environ) -> Path:
-    """Where the file is or will be: in `$XDG_CACHE_HOME`, or `~/.cache` where that is unset or relative."""
-    configured = Path(environ.get("XDG_CACHE_HOME", ""))
-    cache = configured if configured.is_absolute() else _home() / ".cache"
-    return cache / "midstream" / f"departures-{_LAYOUT}-{ROWS_DIGEST[:12]}.sqlite3"
-
-
-def _home() -> Path:
-    try:
-        return Path.home()
-    except RuntimeError:
-        raise ConfigError("there is no home folder to cache the departures in; set XDG_CACHE_HOME") from None
+    """Where the file is or will be."""
+    return cache_folder(environ) / f"departures-{_LAYOUT}-{ROWS_DIGEST[:12]}.sqlite3"
 
 
 def ensure_database() -> Path:

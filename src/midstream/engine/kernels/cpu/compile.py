@@ -17,6 +17,8 @@ from pathlib import Path
 
 import structlog
 
+from midstream.folders import cache_folder
+
 log = structlog.get_logger()
 
 SOURCES = Path(__file__).parent
@@ -64,11 +66,6 @@ def cpu_flags() -> frozenset[str]:
         return frozenset()
     found = next((line for line in lines if line.startswith("flags")), "")
     return frozenset(found.partition(":")[2].split())
-
-
-def cache_folder() -> Path:
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(base) / "midstream"
 
 
 def _find_compiler() -> str | None:
