@@ -6,8 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 
 from midstream.engine.batch import Batch
-from midstream.engine.runner import sampling_row
-from midstream.engine.sampler import sample
+from midstream.engine.runner import sample_batch
 from midstream.engine.sequence import Sequence as Seq
 from midstream.modelfile.tokenizer import Tokenizer
 
@@ -42,9 +41,9 @@ class ScriptedRunner:
         logits = torch.zeros(len(rows), self._tokenizer.vocab_size)  # [S, V]
         for index, token_id in enumerate(wanted):
             logits[index, token_id] = 100.0
-        mask_words = -(-self._tokenizer.vocab_size // 32)
-        sampling = [sampling_row(row, mask_words, self._tokenizer.eos_token_ids) for row in rows]
-        got = sample(logits, sampling)
+        got = sample_batch(
+            batch, logits, vocab_size=self._tokenizer.vocab_size, eos_token_ids=self._tokenizer.eos_token_ids
+        )
         self.refused += [self._text(w) for w, g in zip(wanted, got, strict=True) if w != g]
         return got
 

@@ -4,8 +4,7 @@ import torch
 
 from midstream.engine.batch import Batch
 from midstream.engine.kernels.cpu.native_model import NativeModel
-from midstream.engine.runner import sampling_row
-from midstream.engine.sampler import sample
+from midstream.engine.runner import sample_batch
 
 
 class NativeRunner:
@@ -14,8 +13,7 @@ class NativeRunner:
     def __init__(self, model: NativeModel, *, vocab_size: int, eos_token_ids: tuple[int, ...]) -> None:
         self.model = model
         self.eos_token_ids = eos_token_ids
-        self._vocab_size = vocab_size
-        self._mask_words = -(-vocab_size // 32)
+        self.vocab_size = vocab_size
 
     def warm_up(self, num_tokens: int) -> None:
         """Run one throw-away batch of `num_tokens`, so that the first request pays for no page fault."""
@@ -23,6 +21,5 @@ class NativeRunner:
 
     def execute(self, batch: Batch) -> list[int]:
         self.model.copy(batch.copies)
-        logits = torch.from_numpy(self.model.forward(batch)[:, : self._vocab_size])  # [S, V]
-        rows = [sampling_row(row, self._mask_words, self.eos_token_ids) for row in batch.sampling_rows]
-        return sample(logits, rows)
+        logits = torch.from_numpy(self.model.forward(batch))  # [S, V]
+        return sample_batch(batch, logits, vocab_size=self.vocab_size, eos_token_ids=self.eos_token_ids)

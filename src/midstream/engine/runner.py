@@ -19,8 +19,7 @@ class TorchRunner:
         self.model = model
         self.cache = cache
         self.eos_token_ids = eos_token_ids
-        self._vocab_size = vocab_size
-        self._mask_words = -(-vocab_size // 32)
+        self.vocab_size = vocab_size
 
     def warm_up(self, num_tokens: int) -> None:
         """Run one throw-away batch of `num_tokens`: the first pass pays for page faults and library start-up.
@@ -32,15 +31,20 @@ class TorchRunner:
         self.model.forward(ModelInputs(torch.zeros_like(positions), positions, attention, positions[-1:]), self.cache)
 
     def execute(self, batch: Batch) -> list[int]:
-        # A model may have more rows than its tokenizer has tokens: padding, which means nothing.
-        logits = self.forward(batch)[:, : self._vocab_size]  # [S, V]
-        rows = [sampling_row(row, self._mask_words, self.eos_token_ids) for row in batch.sampling_rows]
-        return sample(logits, rows)
+        return sample_batch(batch, self.forward(batch), vocab_size=self.vocab_size, eos_token_ids=self.eos_token_ids)
 
     def forward(self, batch: Batch) -> Tensor:
         """The logits [S, V] of `batch.sampling_rows`; the KV of every row's new tokens is written."""
         self.cache.copy(batch.copies)
         return self.model.forward(build_inputs(batch, self.cache.block_size), self.cache)
+
+
+def sample_batch(batch: Batch, logits: Tensor, *, vocab_size: int, eos_token_ids: tuple[int, ...]) -> list[int]:
+    """One token for each of `batch.sampling_rows` from their logits [S, V], under their grammars' masks."""
+    mask_words = -(-vocab_size // 32)
+    rows = [sampling_row(row, mask_words, eos_token_ids) for row in batch.sampling_rows]
+    # A model may have more rows than its tokenizer has tokens: padding, which means nothing.
+    return sample(logits[:, :vocab_size], rows)
 
 
 def sampling_row(row: Row, mask_words: int, eos_token_ids: tuple[int, ...]) -> SamplingRow:
