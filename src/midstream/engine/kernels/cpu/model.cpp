@@ -98,7 +98,7 @@ class Model {
       const Layer &layer = layers[l];
       multiply_all(walk, layer.qkv, T, qkv_, qkv_size());
       uint16_t *keys = kv + 2 * l * kv_stride, *values = keys + kv_stride;
-      rotate_all(walk, batch, keys, values);
+      rotate_all(walk, batch, num_tiles, keys, values);
       attend_all(walk, batch, num_tiles, keys, values);
       multiply_all(walk, layer.o, T, projected_, config_.hidden);
       each_token(walk, T, [&](int t) { add_and_normalise(t, layer.post_norm); });
@@ -115,12 +115,13 @@ class Model {
     multiply_into(walk, head, batch.num_samples, [&] { return batch.logits; }, config_.vocab);
   }
 
-  void rotate_all(Walk &walk, const Batch &batch, uint16_t *keys, uint16_t *values) {
-    pool_.share(walk, batch.num_rows, 1, [&](int begin, int end) {
-      for (int row = begin; row < end; row++) {
-        for (int t = batch.first_token[row]; t < batch.first_token[row + 1]; t++) {
-          const int position = batch.start[row] + t - batch.first_token[row];
-          rotate_and_store(t, position, batch.block_tables + static_cast<size_t>(row) * batch.max_blocks, keys, values);
+  void rotate_all(Walk &walk, const Batch &batch, int num_tiles, uint16_t *keys, uint16_t *values) {
+    pool_.share(walk, num_tiles, 1, [&](int begin, int end) {
+      for (int index = begin; index < end; index++) {
+        const Tile tile = tiles_[index];
+        const int32_t *table = batch.block_tables + static_cast<size_t>(tile.row) * batch.max_blocks;
+        for (int i = tile.start; i < tile.start + tile.size; i++) {
+          rotate_and_store(batch.first_token[tile.row] + i, batch.start[tile.row] + i, table, keys, values);
         }
       }
     });
