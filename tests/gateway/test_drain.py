@@ -110,7 +110,9 @@ def test_a_second_signal_does_not_wait(served: Serving) -> None:
     served.listen("long")
     wait_for(lambda: served.num_open == 1)
     terminate(served)
+    assert not served.server.server.should_exit, "the first one drains"
     served.server.server.handle_exit(signal.SIGTERM, None)
+    assert served.server.server.should_exit, "while the stream is still open"
     served.model.open()
     wait_for_stop(served)
 
