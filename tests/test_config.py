@@ -37,6 +37,7 @@ SAMPLES: dict[str, Any] = {
     "max_num_seqs": 2,
     "max_num_batched_tokens": 64,
     "kernels": False,
+    "quantize": "q8",
     "num_threads": 3,
     "tools": ("demo", "x:y"),
     "tool_dialect": "required_json",

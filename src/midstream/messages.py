@@ -5,7 +5,7 @@ Times are `time.monotonic_ns()`: one clock for all processes of one machine.
 """
 
 from enum import StrEnum
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -292,3 +292,5 @@ class EngineOptions(msgspec.Struct, frozen=True):
     """None takes every core."""
     kernels: bool = True
     """Take the compiled CPU kernels where they serve the model."""
+    quantize: Literal["q8", "q4"] | None = None
+    """Round weights that are floats at load; the kernels alone can."""

@@ -22,7 +22,9 @@ def make_decoder(config: ModelConfig, weights: Weights, max_model_len: int = 128
 class Forward:
     """Sequences in one KV cache. Blocks are handed out in turns, so that no table is a plain range."""
 
-    def __init__(self, model: Decoder, sequences: Items[list[int]], *, block_size: int = 4) -> None:
+    def __init__(
+        self, model: Decoder, sequences: Items[list[int]], *, block_size: int = 4, kv_dtype: torch.dtype = torch.float32
+    ) -> None:
         num_blocks = sum(-(-len(token_ids) // block_size) for token_ids in sequences) + 3
         config = model.config
         self._model = model
@@ -33,7 +35,7 @@ class Forward:
             block_size=block_size,
             num_kv_heads=config.num_kv_heads,
             head_dim=config.head_dim,
-            dtype=torch.float32,
+            dtype=kv_dtype,
         )
         self._sequences = [make_sequence(token_ids, request_id=i) for i, token_ids in enumerate(sequences)]
         self._logits: list[list[Tensor]] = [[] for _ in sequences]

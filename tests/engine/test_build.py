@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from midstream.engine.build import KVBudget, build_engine, build_runner, plan_kv
-from midstream.engine.kv_cache import KVCache
+from midstream.engine.kv_cache import KVShape
 from midstream.engine.watch import plain_watch
 from midstream.errors import ConfigError, ModelFileError
 from midstream.messages import AddRequest, EngineOptions, SamplingParams
@@ -16,7 +16,7 @@ from tests.engine.models import tiny
 from tests.modelfile.ggufs import write_llama
 from tests.support.ports import ListPort
 
-BLOCK_BYTES = KVCache.bytes_per_block(num_layers=2, block_size=16, num_kv_heads=2, head_dim=8, dtype=torch.float32)
+BLOCK_BYTES = 16 * KVShape.of(tiny()).num_values * 4
 
 
 def options(**changes: object) -> EngineOptions:
@@ -34,7 +34,7 @@ def options(**changes: object) -> EngineOptions:
 
 
 def plan(**changes: object) -> KVBudget:
-    return plan_kv(options(**changes), tiny(max_position_embeddings=1000), torch.float32)
+    return plan_kv(options(**changes), KVShape.of(tiny(max_position_embeddings=1000)), torch.float32)
 
 
 def test_the_budget_is_spent_on_whole_blocks() -> None:
@@ -48,7 +48,7 @@ def test_the_context_is_the_one_that_was_asked_for() -> None:
 
 
 def test_half_the_bytes_a_number_is_twice_the_blocks() -> None:
-    budget = plan_kv(options(), tiny(), torch.bfloat16)
+    budget = plan_kv(options(), KVShape.of(tiny()), torch.bfloat16)
     assert budget.num_blocks == 200
 
 

@@ -14,44 +14,13 @@ from midstream.engine.kv_cache import KVCache
 from midstream.engine.models.decoder import Decoder
 from midstream.engine.weights.load import load_weights
 from midstream.modelfile.model_config import ModelConfig, RopeKind, RopeScaling
-from midstream.modelfile.resolve import ModelFiles, ModelKind
+from midstream.modelfile.read_config import read_config
 from tests.engine.forward import Forward, make_decoder
 from tests.engine.models import random_weights, save_folder, tiny, write_gguf
+from tests.engine.saved import VARIANTS, save, saved_files
 from tests.engine.tiny import make_sequence
 
 TOLERANCE = 1e-4
-SIZES = {
-    "vocab_size": 96,
-    "hidden_size": 32,
-    "intermediate_size": 48,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 128,
-    "initializer_range": 0.3,
-}
-LLAMA3 = {
-    "rope_type": "llama3",
-    "rope_theta": 500.0,
-    "factor": 8.0,
-    "low_freq_factor": 1.0,
-    "high_freq_factor": 4.0,
-    "original_max_position_embeddings": 64,
-}
-VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
-    "llama": ("Llama", {}),
-    "llama3 rope": ("Llama", {"rope_parameters": LLAMA3}),
-    "linear rope": (
-        "Llama",
-        {"rope_parameters": {"rope_type": "linear", "rope_theta": 10000.0, "factor": 4.0}},
-    ),
-    "tied": ("Llama", {"tie_word_embeddings": True}),
-    "biases": ("Llama", {"attention_bias": True, "mlp_bias": True}),
-    "no groups": ("Llama", {"num_key_value_heads": 4}),
-    "one kv head, wide": ("Llama", {"num_key_value_heads": 1, "head_dim": 16}),
-    "mistral": ("Mistral", {"sliding_window": None}),
-    "mistral with a window": ("Mistral", {"sliding_window": 7}),
-}
 
 
 @dataclass(frozen=True)
@@ -68,28 +37,13 @@ class Pair:
         return logits
 
 
-def save(folder: Path, kind: str, fields: dict[str, Any]) -> Any:
-    """A random model of transformers', saved to `folder`; its biases and norms are random too."""
-    import transformers
-
-    torch.manual_seed(1)
-    config = getattr(transformers, f"{kind}Config")(**(SIZES | fields))
-    model = getattr(transformers, f"{kind}ForCausalLM")(config).eval()
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            if name.endswith("bias") or "norm" in name:
-                parameter.add_(torch.randn_like(parameter) * 0.3)
-    model.save_pretrained(folder)
-    return model
-
-
 @pytest.fixture(scope="module", params=list(VARIANTS))
 def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Pair:
     kind, fields = VARIANTS[request.param]
     folder = tmp_path_factory.mktemp("saved")
     theirs = save(folder, kind, fields)
-    files = ModelFiles(ModelKind.FOLDER, folder, "tiny", tuple(sorted(folder.glob("*.safetensors"))))
-    config = ModelConfig.load(files)
+    files = saved_files(folder)
+    config = read_config(files)
     return Pair(make_decoder(config, load_weights(files, config, torch.float32)), theirs)
 
 
@@ -137,7 +91,7 @@ def test_positions_up_to_the_last_of_the_context_give_transformers_logits(pair: 
 
 GGUFS = {
     "plain": tiny(),
-    "biases": tiny(attention_bias=True, mlp_bias=True, tie_word_embeddings=True),
+    "biases": tiny(qkv_bias=True, o_bias=True, mlp_bias=True, tie_word_embeddings=True),
     "one kv head, wide": tiny(num_kv_heads=1, head_dim=16),
 }
 
@@ -147,7 +101,7 @@ def test_a_gguf_gives_the_logits_of_the_same_weights_in_safetensors(tmp_path: Pa
     weights = random_weights(config)
     from_folder = make_decoder(config, load_weights(save_folder(tmp_path, weights), config, torch.float32))
     gguf = write_gguf(tmp_path / "tiny.gguf", config, weights)
-    gguf_config = ModelConfig.load(gguf)
+    gguf_config = read_config(gguf)
     assert gguf_config.interleaved_rope
     from_gguf = make_decoder(gguf_config, load_weights(gguf, gguf_config, torch.float32))
     token_ids = tokens(40)
@@ -157,13 +111,13 @@ def test_a_gguf_gives_the_logits_of_the_same_weights_in_safetensors(tmp_path: Pa
 
 def test_rope_factors_of_a_gguf_are_llama3_scaling(tmp_path: Path) -> None:
     theirs = save(tmp_path, "Llama", VARIANTS["llama3 rope"][1])
-    files = ModelFiles(ModelKind.FOLDER, tmp_path, "tiny", tuple(tmp_path.glob("*.safetensors")))
-    config = ModelConfig.load(files)
+    files = saved_files(tmp_path)
+    config = read_config(files)
     weights = load_weights(files, config, torch.float32)
     plain = 500.0 ** (-torch.arange(0, 8, 2, dtype=torch.float64) / 8)
     factors = plain / theirs.model.rotary_emb.inv_freq.double()
     gguf = write_gguf(tmp_path / "tiny.gguf", config, weights | {"rope_freqs.weight": factors.float()})
-    gguf_config = ModelConfig.load(gguf)
+    gguf_config = read_config(gguf)
     assert gguf_config.rope_scaling == RopeScaling(RopeKind.FACTORS)
     model = make_decoder(gguf_config, load_weights(gguf, gguf_config, torch.float32))
     token_ids = tokens(128)

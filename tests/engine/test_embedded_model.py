@@ -17,6 +17,7 @@ from midstream.engine.watch import plain_watch
 from midstream.engine.weights.load import load_weights
 from midstream.messages import AddRequest, SamplingParams, TokenCounts
 from midstream.modelfile.model_config import ModelConfig
+from midstream.modelfile.read_config import read_config
 from midstream.modelfile.resolve import resolve
 from midstream.modelfile.tokenizer import Tokenizer
 from tests.support.ports import ListPort
@@ -91,7 +92,7 @@ def _one_thread() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def config() -> ModelConfig:
-    return ModelConfig.load(resolve())
+    return read_config(resolve())
 
 
 @pytest.fixture(scope="module")

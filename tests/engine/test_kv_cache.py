@@ -3,7 +3,7 @@
 import torch
 
 from midstream.engine.blocks import BlockCopy
-from midstream.engine.kv_cache import KVCache
+from midstream.engine.kv_cache import KVCache, KVShape
 
 SIZES = {"num_layers": 2, "block_size": 4, "num_kv_heads": 3, "head_dim": 8}
 
@@ -49,4 +49,5 @@ def test_a_copy_onto_itself_changes_nothing() -> None:
 def test_the_bytes_of_a_block_are_those_of_its_tensors() -> None:
     cache = KVCache(**SIZES, num_blocks=1, dtype=torch.bfloat16)
     num_bytes = sum(t.nbytes for layer in range(2) for t in (cache.keys(layer), cache.values(layer)))
-    assert KVCache.bytes_per_block(**SIZES, dtype=torch.bfloat16) == num_bytes
+    shape = KVShape(SIZES["num_layers"], SIZES["num_kv_heads"], SIZES["head_dim"], max_positions=1)
+    assert SIZES["block_size"] * shape.num_values * torch.bfloat16.itemsize == num_bytes

@@ -9,15 +9,17 @@ import torch
 from gguf import GGMLQuantizationType, GGUFWriter
 
 from midstream.engine.models.decoder import Weights
-from midstream.engine.weights import load
+from midstream.engine.weights.gguf import GgufWeights
 from midstream.engine.weights.load import expected_shapes, load_weights
+from midstream.engine.weights.safetensors import SafetensorsWeights
 from midstream.errors import ModelFileError
 from midstream.modelfile.gguf import GgufFile
 from midstream.modelfile.model_config import ModelConfig, RopeKind, RopeScaling
+from midstream.modelfile.read_config import read_config
 from midstream.modelfile.resolve import ModelFiles, ModelKind
 from tests.engine.models import TINY, random_weights, save_folder, tiny, write_gguf
 
-ALL_BIASES = tiny(attention_bias=True, mlp_bias=True)
+ALL_BIASES = tiny(qkv_bias=True, o_bias=True, mlp_bias=True)
 
 Save = Callable[[Path, ModelConfig, Weights], ModelFiles]
 
@@ -52,7 +54,7 @@ def test_every_tensor_comes_back_under_its_name(tmp_path: Path, save: Save, conf
 def test_a_gguf_says_itself_what_it_holds(tmp_path: Path) -> None:
     weights = random_weights(ALL_BIASES)
     files = as_gguf(tmp_path, ALL_BIASES, weights)
-    config = ModelConfig.load(files)
+    config = read_config(files)
     assert expected_shapes(config) == expected_shapes(ALL_BIASES)
     assert torch.equal(load_weights(files, config, torch.float32)["layers.1.self_attn.q_proj.bias"],
                        weights["layers.1.self_attn.q_proj.bias"])  # fmt: skip
@@ -69,7 +71,9 @@ def test_tensors_may_lie_in_several_files(tmp_path: Path) -> None:
 def test_weights_come_in_the_dtype_that_was_asked_for(tmp_path: Path, save: Save) -> None:
     files = save(tmp_path, TINY, random_weights(TINY))
     loaded = load_weights(files, loading_config(save, TINY), torch.bfloat16)
-    assert {tensor.dtype for tensor in loaded.values()} == {torch.bfloat16}
+    norms = {name for name in loaded if "norm" in name}
+    assert {loaded[name].dtype for name in norms} == {torch.float32}, "norms are multiplied in float32"
+    assert {loaded[name].dtype for name in loaded.keys() - norms} == {torch.bfloat16}
 
 
 def test_rope_factors_keep_their_precision(tmp_path: Path) -> None:
@@ -111,8 +115,8 @@ def test_a_misshapen_tensor_is_named_with_both_shapes(
     weights = random_weights(ALL_BIASES)
     right = tuple(weights[name].shape)
     files = save(tmp_path, ALL_BIASES, weights | {name: torch.zeros(shape)})
-    for loader in ("load_gguf", "load_safetensors"):
-        monkeypatch.setattr(load, loader, lambda *_: pytest.fail("a tensor was loaded before the shapes were checked"))
+    for reader in (GgufWeights, SafetensorsWeights):
+        monkeypatch.setattr(reader, "stored", lambda *_: pytest.fail("read before the shapes were checked"))
     with pytest.raises(ModelFileError) as caught:
         load_weights(files, loading_config(save, ALL_BIASES), torch.float32)
     assert caught.value.message == f"tiny: tensor {name} is {shape}; its configuration needs {right}"

@@ -8,7 +8,9 @@ import pytest
 from gguf import GGUFWriter
 
 from midstream.errors import ModelFileError
+from midstream.modelfile.folder_config import config_from_folder
 from midstream.modelfile.gguf import GgufFile
+from midstream.modelfile.gguf_config import config_from_gguf
 from midstream.modelfile.model_config import ModelConfig, RopeKind, RopeScaling
 from tests.modelfile.ggufs import write_llama
 
@@ -38,12 +40,12 @@ def load(folder: Path, generation: dict[str, Any] | None = None, **changes: Any)
     (folder / "config.json").write_text(json.dumps({**LLAMA, **changes}))
     if generation is not None:
         (folder / "generation_config.json").write_text(json.dumps(generation))
-    return ModelConfig.from_folder(folder)
+    return config_from_folder(folder)
 
 
 @pytest.mark.model
 def test_the_embedded_model_is_a_small_llama(gguf: GgufFile) -> None:
-    config = ModelConfig.from_gguf(gguf)
+    config = config_from_gguf(gguf)
     assert (config.num_layers, config.hidden_size, config.num_heads, config.num_kv_heads) == (30, 576, 9, 3)
     assert (config.head_dim, config.vocab_size, config.rope_theta) == (64, 49152, 100_000.0)
     assert config.tie_word_embeddings
@@ -93,7 +95,7 @@ def test_a_mistral_window_is_kept_unless_it_is_null(folder: Path) -> None:
         ({"head_dim": 15}, "head size 15"),
         ({"rms_norm_eps": float("nan")}, "rms_norm_eps nan"),
         ({"eos_token_id": 100}, "from 0 to 99"),
-        ({"hidden_act": "gelu"}, "silu is supported"),
+        ({"hidden_act": "gelu"}, "silu, swish, gelu_pytorch_tanh are supported"),
         ({"quantization_config": {"bits": 4}}, "quantised .gguf"),
         ({"rope_scaling": {"rope_type": "yarn", "factor": 2}}, "'yarn'"),
         ({"rope_scaling": {"rope_type": "llama3", "factor": 2}}, "lacks low_freq_factor"),
@@ -108,7 +110,7 @@ def test_an_impossible_value_is_named(folder: Path, changes: dict[str, Any], mes
 def test_a_config_that_is_no_object_is_refused(folder: Path) -> None:
     (folder / "config.json").write_text("[1]")
     with pytest.raises(ModelFileError, match="not an object"):
-        ModelConfig.from_folder(folder)
+        config_from_folder(folder)
 
 
 @pytest.mark.parametrize(
@@ -122,7 +124,7 @@ def test_a_config_that_is_no_object_is_refused(folder: Path) -> None:
 def test_a_gguf_that_is_not_served_is_refused(tmp_path: Path, key: str, value: int, message: str) -> None:
     path = write_llama(tmp_path / "x.gguf", 3, lambda writer: writer.add_uint32(key, value))
     with pytest.raises(ModelFileError, match=message):
-        ModelConfig.from_gguf(GgufFile.open(path))
+        config_from_gguf(GgufFile.open(path))
 
 
 def test_linear_scaling_of_a_gguf_is_read(tmp_path: Path) -> None:
@@ -130,5 +132,5 @@ def test_linear_scaling_of_a_gguf_is_read(tmp_path: Path) -> None:
         writer.add_string("llama.rope.scaling.type", "linear")
         writer.add_float32("llama.rope.scaling.factor", 4.0)
 
-    config = ModelConfig.from_gguf(GgufFile.open(write_llama(tmp_path / "x.gguf", 3, add)))
+    config = config_from_gguf(GgufFile.open(write_llama(tmp_path / "x.gguf", 3, add)))
     assert config.rope_scaling == RopeScaling(RopeKind.LINEAR, 4.0)

@@ -30,7 +30,16 @@ def test_what_the_library_writes_is_accepted(tmp_path: Path) -> None:
         "c": np.zeros((0, 4), np.int8),
     }
     save_file(tensors, path, metadata={"format": "np"})
-    assert check_safetensors(path) == {"a": ("F32", (2, 3)), "b": ("F16", (5,)), "c": ("I8", (0, 4))}
+    found = check_safetensors(path)
+    assert {name: (info.dtype, info.shape, info.nbytes) for name, info in found.items()} == {
+        "a": ("F32", (2, 3), 24),
+        "b": ("F16", (5,), 10),
+        "c": ("I8", (0, 4), 0),
+    }
+    tensors["a"][:] = [[1, 2, 3], [4, 5, 6]]
+    save_file(tensors, path)
+    info = check_safetensors(path)["a"]
+    assert path.read_bytes()[info.offset : info.offset + info.nbytes] == tensors["a"].tobytes()
 
 
 @pytest.mark.parametrize(

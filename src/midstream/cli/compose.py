@@ -39,6 +39,7 @@ def engine_options(config: Config) -> EngineOptions:
         max_model_len=config.max_model_len,
         num_threads=config.num_threads,
         kernels=config.kernels,
+        quantize=config.quantize,
     )
 
 

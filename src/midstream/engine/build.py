@@ -5,23 +5,26 @@ from dataclasses import dataclass
 
 import structlog
 import torch
+from gguf import GGMLQuantizationType
 
 from midstream.engine.blocks import BlockPool
 from midstream.engine.kernels.cpu.compile import Unavailable, load_library
-from midstream.engine.kernels.cpu.native_model import NativeModel
-from midstream.engine.kv_cache import KVCache
+from midstream.engine.kernels.cpu.native_model import NativeModel, Sizes
+from midstream.engine.kv_cache import KVCache, KVShape
 from midstream.engine.loop import Engine, Port, Runner
 from midstream.engine.models.decoder import Decoder
+from midstream.engine.models.transformers_model import TransformersModel
 from midstream.engine.native_runner import NativeRunner
-from midstream.engine.runner import TorchRunner
+from midstream.engine.runner import TorchModel, TorchRunner
 from midstream.engine.scheduler import Scheduler
 from midstream.engine.watch import WatchFactory
-from midstream.engine.weights.load import load_weights
+from midstream.engine.weights.load import load_weights, open_weights
 from midstream.engine.weights.packed import load_packed, unpackable
 from midstream.errors import ConfigError, ModelFileError
 from midstream.messages import EngineOptions
-from midstream.modelfile.gguf import GgufFile
+from midstream.modelfile.folder_config import FOLDER_ARCHITECTURES, folder_architecture
 from midstream.modelfile.model_config import ModelConfig
+from midstream.modelfile.read_config import read_config
 from midstream.modelfile.resolve import ModelFiles, ModelKind
 from midstream.modelfile.tokenizer import Tokenizer
 
@@ -30,31 +33,26 @@ log = structlog.get_logger()
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
+_QUANTIZED = {None: None, "q8": GGMLQuantizationType.Q8_0, "q4": GGMLQuantizationType.Q4_0}
+
+
 @dataclass(frozen=True)
 class KVBudget:
     num_blocks: int
     max_model_len: int
 
 
-def plan_kv(options: EngineOptions, config: ModelConfig, dtype: torch.dtype) -> KVBudget:
+def plan_kv(options: EngineOptions, shape: KVShape, dtype: torch.dtype) -> KVBudget:
     """How many blocks the budget buys and the longest context they hold.
 
     Raises ConfigError when the asked-for context does not fit: the pool must hold one full context.
     """
-    block_bytes = KVCache.bytes_per_block(
-        num_layers=config.num_layers,
-        block_size=options.block_size,
-        num_kv_heads=config.num_kv_heads,
-        head_dim=config.head_dim,
-        dtype=dtype,
-    )
+    block_bytes = options.block_size * shape.num_values * dtype.itemsize
     num_blocks = options.kv_cache_bytes // block_bytes
     capacity = num_blocks * options.block_size
-    wanted = options.max_model_len or min(config.max_position_embeddings, capacity)
-    if wanted > config.max_position_embeddings:
-        raise ConfigError(
-            f"max_model_len is {wanted}; the model was made for {config.max_position_embeddings}; lower it"
-        )
+    wanted = options.max_model_len or min(shape.max_positions, capacity)
+    if wanted > shape.max_positions:
+        raise ConfigError(f"max_model_len is {wanted}; the model was made for {shape.max_positions}; lower it")
     if wanted == 0 or wanted > capacity:
         needed = max(1, -(-wanted // options.block_size)) * block_bytes
         raise ConfigError(
@@ -64,19 +62,22 @@ def plan_kv(options: EngineOptions, config: ModelConfig, dtype: torch.dtype) -> 
     return KVBudget(num_blocks, wanted)
 
 
-def check_vocabulary(config: ModelConfig, tokenizer: Tokenizer) -> None:
+def check_vocabulary(vocab_size: int, tokenizer: Tokenizer) -> None:
     """Raises ModelFileError when the tokenizer has ids that the model has no row for."""
-    if tokenizer.vocab_size > config.vocab_size:
+    if tokenizer.vocab_size > vocab_size:
         raise ModelFileError(
-            f"the tokenizer has ids up to {tokenizer.vocab_size - 1}; the model has rows for {config.vocab_size}; "
+            f"the tokenizer has ids up to {tokenizer.vocab_size - 1}; the model has rows for {vocab_size}; "
             "take the tokenizer that belongs to the weights, or resize the embedding"
         )
 
 
 def build_runner(options: EngineOptions, files: ModelFiles, tokenizer: Tokenizer) -> tuple[Runner, KVBudget]:
     """Load the weights and take the KV budget: on the compiled kernels where they serve the model, else on torch."""
-    config = ModelConfig.load(files)
-    check_vocabulary(config, tokenizer)
+    if files.kind is ModelKind.FOLDER and folder_architecture(files.path) not in FOLDER_ARCHITECTURES:
+        log.info("kernels_unavailable", why=f"{files.name} runs through transformers' own model", instead="torch")
+        return _build_transformers(options, files, tokenizer)
+    config = read_config(files)
+    check_vocabulary(config.vocab_size, tokenizer)
     native = (
         build_native(options, files, config, tokenizer) if options.kernels else Unavailable("they are switched off")
     )
@@ -90,25 +91,23 @@ def build_native(
     options: EngineOptions, files: ModelFiles, config: ModelConfig, tokenizer: Tokenizer
 ) -> "tuple[Runner, KVBudget] | Unavailable":
     """The runner on the compiled kernels, or why there is none."""
-    if files.kind is not ModelKind.GGUF:
-        return Unavailable("they serve GGUF files; this is a folder")
-    file = GgufFile.open(files.path)
-    obstacle = unpackable(file, config)
+    obstacle = unpackable(config)
     if obstacle is not None:
         return Unavailable(f"they do not serve {files.name}: {obstacle}")
     library = load_library()
     if isinstance(library, Unavailable):
         return library
-    budget = plan_kv(options, config, torch.float16)
-    model = NativeModel(
-        library,
-        config,
-        load_packed(file, config),
+    budget = plan_kv(options, KVShape.of(config), torch.float16)
+    weights = load_packed(open_weights(files, config), config, _QUANTIZED[options.quantize])
+    sizes = Sizes(
         num_blocks=budget.num_blocks,
         block_size=options.block_size,
         max_model_len=budget.max_model_len,
+        max_num_seqs=options.max_num_seqs,
+        max_num_batched_tokens=options.max_num_batched_tokens,
         num_threads=options.num_threads or len(os.sched_getaffinity(0)),
     )
+    model = NativeModel(library, config, weights, sizes)
     runner = NativeRunner(model, vocab_size=tokenizer.vocab_size, eos_token_ids=tuple(tokenizer.eos_token_ids))
     runner.warm_up(min(options.max_num_batched_tokens, budget.max_model_len))
     return runner, budget
@@ -117,21 +116,36 @@ def build_native(
 def _build_torch(
     options: EngineOptions, files: ModelFiles, config: ModelConfig, tokenizer: Tokenizer
 ) -> tuple[Runner, KVBudget]:
-    torch.set_num_threads(options.num_threads or torch.get_num_threads())
     dtype = _DTYPES[options.dtype]
-    budget = plan_kv(options, config, dtype)
-    model = Decoder(config, load_weights(files, config, dtype), max_model_len=budget.max_model_len)
+    shape = KVShape.of(config)
+    budget = plan_kv(options, shape, dtype)
+    weights = load_weights(files, config, dtype)
+    model = Decoder(config, weights, max_model_len=budget.max_model_len)
+    return _torch_runner(options, model, shape, budget, tokenizer), budget
+
+
+def _build_transformers(options: EngineOptions, files: ModelFiles, tokenizer: Tokenizer) -> tuple[Runner, KVBudget]:
+    model = TransformersModel.load(files.path, _DTYPES[options.dtype])
+    check_vocabulary(model.vocab_size, tokenizer)
+    budget = plan_kv(options, model.kv_shape, _DTYPES[options.dtype])
+    return _torch_runner(options, model, model.kv_shape, budget, tokenizer), budget
+
+
+def _torch_runner(
+    options: EngineOptions, model: TorchModel, shape: KVShape, budget: KVBudget, tokenizer: Tokenizer
+) -> TorchRunner:
+    torch.set_num_threads(options.num_threads or torch.get_num_threads())
     cache = KVCache(
-        num_layers=config.num_layers,
+        num_layers=shape.num_layers,
         num_blocks=budget.num_blocks,
         block_size=options.block_size,
-        num_kv_heads=config.num_kv_heads,
-        head_dim=config.head_dim,
-        dtype=dtype,
+        num_kv_heads=shape.num_kv_heads,
+        head_dim=shape.head_dim,
+        dtype=_DTYPES[options.dtype],
     )
     runner = TorchRunner(model, cache, vocab_size=tokenizer.vocab_size, eos_token_ids=tuple(tokenizer.eos_token_ids))
     runner.warm_up(min(options.max_num_batched_tokens, budget.max_model_len))
-    return runner, budget
+    return runner
 
 
 def build_engine(

@@ -1,9 +1,30 @@
 """Owns the KV tensors. Knows slots and blocks, never sequences."""
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
 from midstream.engine.blocks import BlockCopy
+from midstream.modelfile.model_config import ModelConfig
+
+
+@dataclass(frozen=True)
+class KVShape:
+    """What one token's keys and values take, and how many tokens the model was made for."""
+
+    num_layers: int
+    num_kv_heads: int
+    head_dim: int
+    max_positions: int
+
+    @classmethod
+    def of(cls, config: ModelConfig) -> "KVShape":
+        return cls(config.num_layers, config.num_kv_heads, config.head_dim, config.max_position_embeddings)
+
+    @property
+    def num_values(self) -> int:
+        return self.num_layers * 2 * self.num_kv_heads * self.head_dim
 
 
 class KVCache:
@@ -25,12 +46,6 @@ class KVCache:
         self.block_size = block_size
         shape = (num_layers, 2, num_blocks * block_size, num_kv_heads, head_dim)
         self._slots = torch.zeros(shape, dtype=dtype)  # [L, 2, N * B, G, D]
-
-    @staticmethod
-    def bytes_per_block(
-        *, num_layers: int, block_size: int, num_kv_heads: int, head_dim: int, dtype: torch.dtype
-    ) -> int:
-        return num_layers * 2 * block_size * num_kv_heads * head_dim * dtype.itemsize
 
     def keys(self, layer: int) -> Tensor:
         return self._slots[layer, 0]  # [N * B, G, D]

@@ -1,5 +1,7 @@
 """Owns the device: the model, the KV tensors, the sampler's buffers. Decides neither what runs nor what it means."""
 
+from typing import Protocol
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -8,14 +10,21 @@ from midstream.engine.attention.metadata import AttentionMetadata, RowContext
 from midstream.engine.batch import Batch, Row
 from midstream.engine.inputs import build_inputs
 from midstream.engine.kv_cache import KVCache
-from midstream.engine.models.decoder import Decoder, ModelInputs
+from midstream.engine.models.decoder import ModelInputs
 from midstream.engine.sampler import SamplingRow, sample
+
+
+class TorchModel(Protocol):
+    """A model in torch over the paged cache."""
+
+    def forward(self, inputs: ModelInputs, cache: KVCache) -> Tensor:
+        """Write the new tokens' KV and return the logits [S, V] of the rows that sample."""
 
 
 class TorchRunner:
     """Runs a batch with the torch model: the path that works everywhere, and the reference for the faster ones."""
 
-    def __init__(self, model: Decoder, cache: KVCache, *, vocab_size: int, eos_token_ids: tuple[int, ...]) -> None:
+    def __init__(self, model: TorchModel, cache: KVCache, *, vocab_size: int, eos_token_ids: tuple[int, ...]) -> None:
         self.model = model
         self.cache = cache
         self.eos_token_ids = eos_token_ids

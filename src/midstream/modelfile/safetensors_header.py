@@ -7,6 +7,7 @@ Source: https://github.com/huggingface/safetensors#format.
 
 import json
 import math
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -32,21 +33,31 @@ ITEM_BYTES = {
 }
 
 
-def check_safetensors(path: Path) -> dict[str, tuple[str, tuple[int, ...]]]:
-    """Return dtype and shape of each tensor. Raises ModelFileError with the offending value and its limit."""
-    header, num_data_bytes = _read_header(path)
+@dataclass(frozen=True)
+class SafetensorsInfo:
+    """`offset` counts from the file's start."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    offset: int
+    nbytes: int
+
+
+def check_safetensors(path: Path) -> dict[str, SafetensorsInfo]:
+    """What and where each tensor is. Raises ModelFileError with the offending value and its limit."""
+    header, num_header_bytes, num_data_bytes = _read_header(path)
     header.pop("__metadata__", None)
     spans: list[tuple[int, int, str]] = []
-    tensors: dict[str, tuple[str, tuple[int, ...]]] = {}
+    tensors: dict[str, SafetensorsInfo] = {}
     for name, entry in header.items():
         dtype, shape, begin, end = _entry(path, name, entry)
-        tensors[name] = (dtype, shape)
+        tensors[name] = SafetensorsInfo(dtype, shape, 8 + num_header_bytes + begin, end - begin)
         spans.append((begin, end, name))
     _check_spans(path, spans, num_data_bytes)
     return tensors
 
 
-def _read_header(path: Path) -> tuple[dict[str, Any], int]:
+def _read_header(path: Path) -> tuple[dict[str, Any], int, int]:
     try:
         with path.open("rb") as file:
             num_file_bytes = path.stat().st_size
@@ -66,7 +77,7 @@ def _read_header(path: Path) -> tuple[dict[str, Any], int]:
         raise ModelFileError(f"{path} has a header that is not valid JSON ({error}); fetch it again") from error
     if not isinstance(header, dict):
         raise ModelFileError(f"{path} has a header that is no JSON object; fetch it again")
-    return header, num_file_bytes - 8 - num_header_bytes
+    return header, num_header_bytes, num_file_bytes - 8 - num_header_bytes
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

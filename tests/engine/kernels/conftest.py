@@ -1,4 +1,7 @@
-"""Owns the compiled library of the kernels' tests; where there is none, they cannot run and say why."""
+"""Owns the compiled library of the kernels' tests; where there is none, they cannot run and say why.
+
+It comes twice: for all that this CPU has, and for AVX2 alone, which is what most users have.
+"""
 
 import ctypes
 
@@ -7,9 +10,9 @@ import pytest
 from midstream.engine.kernels.cpu.compile import Unavailable, load_library
 
 
-@pytest.fixture(scope="session")
-def library() -> ctypes.CDLL:
-    loaded = load_library()
+@pytest.fixture(scope="session", params=["native", "haswell"])
+def library(request: pytest.FixtureRequest) -> ctypes.CDLL:
+    loaded = load_library(request.param)
     if isinstance(loaded, Unavailable):
         pytest.skip(loaded.reason)
     return loaded

@@ -10,7 +10,7 @@ from gguf.quants import dequantize, quantize
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from midstream.engine.kernels.cpu.native_model import native_linear
+from midstream.engine.kernels.cpu import structs
 from midstream.engine.kernels.cpu.repack import repack
 
 Floats = npt.NDArray[np.float32]
@@ -22,10 +22,10 @@ def product(library: ctypes.CDLL, kind: GGMLQuantizationType, weights: Floats, x
     """(what the kernel gives, what the same rounded numbers give in float64) for x [T, K] and weights [rows, K]."""
     rows, columns = weights.shape
     raw = quantize(weights, kind)
-    linear = repack(raw, kind, rows, columns)
+    linear = repack(raw, kind, columns)
     y = np.full((len(x), linear.rows), np.nan, np.float32)
     library.ms_linear(
-        ctypes.byref(native_linear(linear)), ctypes.c_void_p(x.ctypes.data), len(x), ctypes.c_void_p(y.ctypes.data)
+        ctypes.byref(structs.Linear.of(linear)), ctypes.c_void_p(x.ctypes.data), len(x), ctypes.c_void_p(y.ctypes.data)
     )
     exact = rounded(x).astype(np.float64) @ dequantize(raw, kind).astype(np.float64).T
     return y[:, :rows], exact.astype(np.float32)

@@ -12,16 +12,16 @@ from midstream.engine.attention.metadata import AttentionMetadata, RowContext
 from midstream.engine.batch import Batch, Row
 from midstream.engine.blocks import BlockCopy
 from midstream.engine.detokenizer import Detokenizer
-from midstream.engine.kernels.cpu.native_model import NativeModel
+from midstream.engine.kernels.cpu.native_model import NativeModel, Sizes
 from midstream.engine.kv_cache import KVCache
 from midstream.engine.models.decoder import Decoder, ModelInputs
 from midstream.engine.sequence import Sequence
 from midstream.engine.watch import PlainWatch
-from midstream.engine.weights.load import load_weights
+from midstream.engine.weights.load import load_weights, open_weights
 from midstream.engine.weights.packed import load_packed, unpackable
 from midstream.messages import AddRequest, SamplingParams
-from midstream.modelfile.gguf import GgufFile
 from midstream.modelfile.model_config import ModelConfig
+from midstream.modelfile.read_config import read_config
 from midstream.modelfile.resolve import ModelFiles, resolve
 from midstream.modelfile.tokenizer import Tokenizer
 
@@ -33,6 +33,14 @@ TEXT = (
     "The capital of France is Paris. It is known for its museums, its food and the Eiffel Tower."
 )
 NUM_BLOCKS, BLOCK_SIZE, MAX_LEN = 64, 16, 512
+SIZES = Sizes(
+    num_blocks=NUM_BLOCKS,
+    block_size=BLOCK_SIZE,
+    max_model_len=MAX_LEN,
+    max_num_seqs=8,
+    max_num_batched_tokens=256,
+    num_threads=2,
+)
 
 
 @pytest.fixture(scope="module")
@@ -42,15 +50,13 @@ def files() -> ModelFiles:
 
 @pytest.fixture(scope="module")
 def config(files: ModelFiles) -> ModelConfig:
-    return ModelConfig.load(files)
+    return read_config(files)
 
 
 @pytest.fixture(scope="module")
 def model(library: ctypes.CDLL, files: ModelFiles, config: ModelConfig) -> Iterator[NativeModel]:
-    file = GgufFile.open(files.path)
-    assert unpackable(file, config) is None
-    sizes = {"num_blocks": NUM_BLOCKS, "block_size": BLOCK_SIZE, "max_model_len": MAX_LEN, "num_threads": 2}
-    model = NativeModel(library, config, load_packed(file, config), **sizes)
+    assert unpackable(config) is None
+    model = NativeModel(library, config, load_packed(open_weights(files, config), config), SIZES)
     yield model
     model.close()
 

@@ -11,10 +11,8 @@ from midstream.modelfile.model_config import ModelConfig, RopeKind, RopeScaling
 class RotaryEmbedding:
     """cos and sin for every position of the context, computed once in float64 and kept in float32."""
 
-    def __init__(self, config: ModelConfig, max_positions: int, frequencies_factor: Tensor | None = None) -> None:
-        frequencies = _frequencies(config)  # [D / 2]
-        if frequencies_factor is not None:
-            frequencies = frequencies / frequencies_factor.double()
+    def __init__(self, frequencies: Tensor, max_positions: int) -> None:
+        """`frequencies` [D / 2] float64, radians a position."""
         angles = torch.outer(torch.arange(max_positions, dtype=torch.float64), frequencies)  # [positions, D / 2]
         self.cos = angles.cos().float().repeat(1, 2)  # [positions, D]
         self.sin = angles.sin().float().repeat(1, 2)  # [positions, D]
@@ -27,10 +25,25 @@ class RotaryEmbedding:
         return x * cos + torch.cat((-second, first), dim=-1) * sin
 
 
-def _frequencies(config: ModelConfig) -> Tensor:
+def rotary_embeddings(
+    config: ModelConfig, max_positions: int, frequencies_factor: Tensor | None = None
+) -> tuple[RotaryEmbedding, RotaryEmbedding]:
+    """The embedding of the layers that see everything, and of the sliding ones: one object where they share it."""
+    frequencies = _scaled(_frequencies(config, config.rope_theta), config.rope_scaling)
+    if frequencies_factor is not None:
+        frequencies = frequencies / frequencies_factor.double()
+    full = RotaryEmbedding(frequencies, max_positions)
+    if config.local_rope_theta is None:
+        return full, full
+    return full, RotaryEmbedding(_frequencies(config, config.local_rope_theta), max_positions)
+
+
+def _frequencies(config: ModelConfig, theta: float) -> Tensor:
     exponents = torch.arange(0, config.head_dim, 2, dtype=torch.float64) / config.head_dim
-    frequencies = config.rope_theta**-exponents  # [D / 2]
-    scaling = config.rope_scaling
+    return theta**-exponents  # [D / 2]
+
+
+def _scaled(frequencies: Tensor, scaling: RopeScaling | None) -> Tensor:
     if scaling is None or scaling.kind is RopeKind.FACTORS:
         return frequencies
     if scaling.kind is RopeKind.LINEAR:

@@ -1,10 +1,12 @@
-"""Owns the choice of the loader for a model's files, and the check that they hold what the config promises."""
+"""Owns the choice of the reader for a model's files, and the check that they hold what the config promises."""
 
+import numpy as np
 import torch
 
-from midstream.engine.models.decoder import Shapes, Weights
-from midstream.engine.weights.gguf import gguf_shapes, load_gguf
-from midstream.engine.weights.safetensors import load_safetensors, safetensors_shapes
+from midstream.engine.models.decoder import Shapes, Weights, is_norm, layer_norms
+from midstream.engine.weights.gguf import GgufWeights
+from midstream.engine.weights.safetensors import SafetensorsWeights
+from midstream.engine.weights.stored import Floats, WeightFile
 from midstream.errors import ModelFileError
 from midstream.modelfile.gguf import GgufFile
 from midstream.modelfile.model_config import ROPE_FACTORS_TENSOR, ModelConfig, RopeKind
@@ -14,20 +16,38 @@ from midstream.modelfile.resolve import ModelFiles, ModelKind
 _IGNORED = ("lm_head.weight", "rotary_emb.inv_freq")
 
 
-def load_weights(files: ModelFiles, config: ModelConfig, dtype: torch.dtype) -> Weights:
-    """Load exactly the tensors that `config` asks for; nothing is loaded before all their shapes are right.
+def open_weights(files: ModelFiles, config: ModelConfig) -> WeightFile:
+    """The model's tensors, none read yet, every one that `config` asks for there in its right shape.
 
     Raises ModelFileError where a tensor is missing, has another shape, or has no place in the decoder.
     """
-    expected = expected_shapes(config)
+    file: WeightFile
     if files.kind is ModelKind.GGUF:
-        file = GgufFile.open(files.path)
-        _check(files.name, gguf_shapes(file), expected)
-        weights = load_gguf(file, config, dtype)
+        file = GgufWeights(GgufFile.open(files.path), config)
     else:
-        _check(files.name, safetensors_shapes(files.weight_paths), expected)
-        weights = load_safetensors(files.weight_paths, dtype)
-    return {name: weights[name] for name in expected}
+        file = SafetensorsWeights(files.weight_paths)
+    _check(files.name, file.shapes, expected_shapes(config))
+    return file
+
+
+def load_weights(files: ModelFiles, config: ModelConfig, dtype: torch.dtype) -> Weights:
+    """All tensors of the model in `dtype`; norms and rope factors in float32. Raises what `open_weights` raises."""
+    file = open_weights(files, config)
+    return {name: _tensor(file, name, config, dtype) for name in expected_shapes(config)}
+
+
+def _tensor(file: WeightFile, name: str, config: ModelConfig, dtype: torch.dtype) -> torch.Tensor:
+    values = vector(file, name, config) if is_norm(name) else file.stored(name).floats()
+    # Unquantised tensors are views of the read-only file; torch wants memory that may be written.
+    tensor = torch.from_numpy(np.require(values, np.float32, ["C", "W"]))
+    # Frequencies are multiplied by positions: in 16 bits the far ones would be whole radians off.
+    return tensor if is_norm(name) or name == ROPE_FACTORS_TENSOR else tensor.to(dtype)
+
+
+def vector(file: WeightFile, name: str, config: ModelConfig) -> Floats:
+    """A vector's values in float32, a norm's as the decoder multiplies by them."""
+    offset = np.float32(config.norm_offset if is_norm(name) else 0)
+    return np.ascontiguousarray(file.stored(name).floats() + offset)
 
 
 def _check(model: str, found: Shapes, expected: Shapes) -> None:
@@ -62,11 +82,16 @@ def _layer_shapes(config: ModelConfig) -> Shapes:
     hidden, inner = config.hidden_size, config.intermediate_size
     queries, keys = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
     attention = {"q_proj": (queries, hidden), "k_proj": (keys, hidden), "v_proj": (keys, hidden)}
-    attention["o_proj"] = (hidden, queries)
     mlp = {"gate_proj": (inner, hidden), "up_proj": (inner, hidden), "down_proj": (hidden, inner)}
-    shapes: Shapes = {"input_layernorm.weight": (hidden,), "post_attention_layernorm.weight": (hidden,)}
+    norms = layer_norms(config)
+    shapes: Shapes = {
+        name: (hidden,) for name in ("input_layernorm.weight", norms.post, norms.attended, norms.fed) if name
+    }
+    if config.qk_norm:
+        shapes |= {f"self_attn.{name}.weight": (config.head_dim,) for name in ("q_norm", "k_norm")}
     for room, linears, has_bias in (
-        ("self_attn", attention, config.attention_bias),
+        ("self_attn", attention, config.qkv_bias),
+        ("self_attn", {"o_proj": (hidden, queries)}, config.o_bias),
         ("mlp", mlp, config.mlp_bias),
     ):
         for name, shape in linears.items():

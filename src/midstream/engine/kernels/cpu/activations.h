@@ -1,8 +1,12 @@
-// Owns activations as integers: 32 values share one scale. Rounds to nearest, keeps -127 ... 127.
+// Owns a linear's input: integers with one scale for each 32 values, or plain floats, as its weights want them.
+//
+// Rounds to nearest, keeps -127 ... 127.
 #pragma once
 
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
+#include <cstring>
 
 #include "simd.h"
 
@@ -10,11 +14,23 @@ namespace midstream {
 
 constexpr int kBlock = 32;  // values under one scale, in weights and activations alike
 
-// One row of K values as K/32 blocks: x[i] = scale[i / 32] * q[i].
-struct QuantRow {
-  int8_t *q;     // [K]
-  float *scale;  // [K / 32]
-  float *sum;    // [K / 32] scale * (q summed over the block), for weights with an offset
+// One row of K values. Quantised, x[i] = scale[i / 32] * q[i]; else x[i] = values[i].
+struct ActivationRow {
+  int8_t *q;      // [K]
+  float *scale;   // [K / 32]
+  float *sum;     // [K / 32] scale * (q summed over the block), for weights with an offset
+  float *values;  // [K]
+};
+
+// Rows of K values, one after the other.
+struct Activations {
+  int8_t *q;
+  float *scale, *sum, *values;
+
+  ActivationRow row(int token, int columns) const {
+    const size_t at = static_cast<size_t>(token) * columns, block = at / kBlock;
+    return {q + at, scale + block, sum + block, values + at};
+  }
 };
 
 inline void quantize_block(const float *x, int8_t *q, float *scale, float *sum) {
@@ -44,10 +60,17 @@ inline void quantize_block(const float *x, int8_t *q, float *scale, float *sum) 
   *sum = *scale * static_cast<float>(_mm_cvtsi128_si32(t));
 }
 
-inline void quantize_row(const float *x, int num_values, const QuantRow &out) {
-  for (int block = 0; block < num_values / kBlock; block++) {
-    quantize_block(x + block * kBlock, out.q + block * kBlock, out.scale + block, out.sum + block);
+// The 32 values x as block `block` of `row`.
+inline void put_block(const float *x, bool as_floats, const ActivationRow &row, int block) {
+  if (as_floats) {
+    std::memcpy(row.values + block * kBlock, x, kBlock * sizeof(float));
+  } else {
+    quantize_block(x, row.q + block * kBlock, row.scale + block, row.sum + block);
   }
+}
+
+inline void put_row(const float *x, int num_values, bool as_floats, const ActivationRow &row) {
+  for (int block = 0; block < num_values / kBlock; block++) put_block(x + block * kBlock, as_floats, row, block);
 }
 
 }  // namespace midstream

@@ -22,6 +22,7 @@ struct AttentionShape {
   float scale;
 };
 
+constexpr int kSlack = 16;     // floats after a row of scores that may be written
 constexpr int kQueryTile = 4;  // query tokens that share one pass over the context
 
 // One sequence's part of the batch.
@@ -43,18 +44,22 @@ inline void widen(const uint16_t *halves, int count, float *out) {
 // Floats of scratch that one thread needs for contexts of up to `max_context` tokens.
 inline size_t attention_scratch(const AttentionShape &shape, int max_context) {
   const size_t queries = static_cast<size_t>(kQueryTile) * (shape.num_heads / shape.num_kv_heads);
-  return queries * (max_context + 8) + static_cast<size_t>(shape.block_size) * shape.head_dim;
+  const size_t block = (shape.block_size + 7) / 8 * 8;  // `score_keys` reads whole groups of 8 keys
+  return queries * (max_context + kSlack) + block * shape.head_dim;
 }
 
-inline float dot(const float *a, const float *b, int n) {
-  __m256 even = _mm256_setzero_ps(), odd = _mm256_setzero_ps();
-  int i = 0;
-  for (; i + 16 <= n; i += 16) {
-    even = _mm256_fmadd_ps(_mm256_loadu_ps(a + i), _mm256_loadu_ps(b + i), even);
-    odd = _mm256_fmadd_ps(_mm256_loadu_ps(a + i + 8), _mm256_loadu_ps(b + i + 8), odd);
+// scores[k] = scale * (q . keys[k]) for `count` keys of D floats; up to 7 entries more are written.
+inline void score_keys(const float *q, const float *keys, int count, int D, float scale, float *scores) {
+  for (int k = 0; k < count; k += 8) {
+    __m256 acc[8];
+    for (int i = 0; i < 8; i++) acc[i] = _mm256_setzero_ps();
+    for (int d = 0; d < D; d += 8) {
+      const __m256 part = _mm256_loadu_ps(q + d);
+#pragma GCC unroll 8
+      for (int i = 0; i < 8; i++) acc[i] = _mm256_fmadd_ps(part, _mm256_loadu_ps(keys + (k + i) * D + d), acc[i]);
+    }
+    _mm256_storeu_ps(scores + k, _mm256_mul_ps(_mm256_set1_ps(scale), sum_lanes_of_8(acc)));
   }
-  if (i < n) even = _mm256_fmadd_ps(_mm256_loadu_ps(a + i), _mm256_loadu_ps(b + i), even);
-  return sum_lanes(_mm256_add_ps(even, odd));
 }
 
 // scores[0 ... count) become probabilities; entries up to the next multiple of 8 may be written.
@@ -72,11 +77,24 @@ inline void softmax(float *scores, int count) {
   for (int i = 0; i < count; i += 8) _mm256_storeu_ps(scores + i, _mm256_mul_ps(_mm256_loadu_ps(scores + i), inverse));
 }
 
-inline void add_scaled(float *acc, const float *value, float weight, int n) {
-  const __m256 w = _mm256_set1_ps(weight);
-  for (int i = 0; i < n; i += 8) {
-    _mm256_storeu_ps(acc + i, _mm256_fmadd_ps(w, _mm256_loadu_ps(value + i), _mm256_loadu_ps(acc + i)));
+// out[D] += the sum over k < count of weights[k] * values[k][D], `Width` vectors of D at a time.
+template <int Width>
+inline void add_weighted(float *out, const float *values, const float *weights, int count, int D) {
+  __m256 acc[Width];
+  for (int i = 0; i < Width; i++) acc[i] = _mm256_loadu_ps(out + 8 * i);
+  for (int k = 0; k < count; k++) {
+    const __m256 w = _mm256_set1_ps(weights[k]);
+#pragma GCC unroll 8
+    for (int i = 0; i < Width; i++) acc[i] = _mm256_fmadd_ps(w, _mm256_loadu_ps(values + k * D + 8 * i), acc[i]);
   }
+  for (int i = 0; i < Width; i++) _mm256_storeu_ps(out + 8 * i, acc[i]);
+}
+
+inline void add_weighted(float *out, const float *values, const float *weights, int count, int D) {
+  int d = 0;
+  for (; d + 64 <= D; d += 64) add_weighted<8>(out + d, values + d, weights, count, D);
+  for (; d + 32 <= D; d += 32) add_weighted<4>(out + d, values + d, weights, count, D);
+  for (; d < D; d += 8) add_weighted<1>(out + d, values + d, weights, count, D);
 }
 
 // The queries [tile_start, tile_start + tile_size) of `row` under one kv head.
@@ -89,7 +107,7 @@ inline void attend(const AttentionShape &shape, const RowContext &row, int kv_he
   const int first_position = row.start + tile_start;
   const int begin = shape.sliding_window > 0 && first_position + 1 > shape.sliding_window ? first_position + 1 - shape.sliding_window : 0;
   const int from = begin / B * B;
-  const size_t score_stride = max_context + 8;
+  const size_t score_stride = max_context + kSlack;
   float *wide = scratch + static_cast<size_t>(kQueryTile) * heads * score_stride;  // [B, D]
   for (int p = from; p < last; p += B) {
     const int count = p + B < last ? B : last - p;
@@ -98,7 +116,7 @@ inline void attend(const AttentionShape &shape, const RowContext &row, int kv_he
       const float *q = query + (row.first_token + tile_start + t) * query_stride + static_cast<size_t>(kv_head) * heads * D;
       for (int h = 0; h < heads; h++) {
         float *scores = scratch + (t * heads + h) * score_stride;
-        for (int k = 0; k < count; k++) scores[p + k - from] = shape.scale * dot(q + h * D, wide + k * D, D);
+        score_keys(q + h * D, wide, count, D, shape.scale, scores + p - from);
       }
     }
   }
@@ -121,7 +139,7 @@ inline void attend(const AttentionShape &shape, const RowContext &row, int kv_he
       for (int h = 0; h < heads; h++) {
         const float *weights = scratch + (t * heads + h) * score_stride + (p - from);
         float *out = output + (row.first_token + tile_start + t) * output_stride + (static_cast<size_t>(kv_head) * heads + h) * D;
-        for (int k = 0; k < seen; k++) add_scaled(out, wide + k * D, weights[k], D);
+        add_weighted(out, wide, weights, seen, D);
       }
     }
   }

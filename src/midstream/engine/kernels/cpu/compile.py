@@ -22,8 +22,8 @@ from midstream.folders import cache_folder
 log = structlog.get_logger()
 
 SOURCES = Path(__file__).parent
-MAIN = "model.cpp"
-_FLAGS = ("-O3", "-std=c++17", "-march=native", "-shared", "-fPIC", "-pthread")
+MAIN = "library.cpp"
+_FLAGS = ("-O3", "-std=c++17", "-shared", "-fPIC", "-pthread")
 _COMPILERS = ("g++", "c++", "clang++")
 _TIMEOUT_S = 300
 _NEEDED_CPU_FLAGS = frozenset({"avx2", "fma", "f16c"})
@@ -36,8 +36,11 @@ class Unavailable:
     reason: str
 
 
-def load_library() -> "ctypes.CDLL | Unavailable":
-    """The compiled kernels; the first call on a machine builds them, in seconds."""
+def load_library(march: str = "native") -> "ctypes.CDLL | Unavailable":
+    """The compiled kernels; the first call on a machine builds them, in seconds.
+
+    `march` is the instruction set, as the compiler names it: all that this CPU has, or less.
+    """
     missing = _NEEDED_CPU_FLAGS - cpu_flags()
     if platform.machine() != "x86_64" or missing:
         lacking = ", ".join(sorted(missing)) or platform.machine()
@@ -47,9 +50,10 @@ def load_library() -> "ctypes.CDLL | Unavailable":
         return Unavailable(
             "there is no C++ compiler; install one (Debian: apt install g++) for several times the speed"
         )
-    target = cache_folder() / f"kernels-{_key(compiler)}.so"
+    command = [compiler, *_FLAGS, f"-march={march}", str(SOURCES / MAIN)]
+    target = cache_folder() / f"kernels-{_key(command)}.so"
     if not target.exists():
-        failure = _build(compiler, target)
+        failure = _build(command, target)
         if failure is not None:
             return failure
     try:
@@ -73,24 +77,26 @@ def _find_compiler() -> str | None:
     return next((path for name in ([wanted] if wanted else _COMPILERS) if (path := shutil.which(name))), None)
 
 
-def _key(compiler: str) -> str:
+def _key(command: list[str]) -> str:
     digest = hashlib.sha256()
     for path in [*sorted(SOURCES.glob("*.h")), SOURCES / MAIN]:
         digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
-    version = subprocess.run([compiler, "--version"], capture_output=True, timeout=_TIMEOUT_S, check=False).stdout
-    digest.update(version + " ".join([*_FLAGS, *sorted(cpu_flags())]).encode())
+    version = subprocess.run([command[0], "--version"], capture_output=True, timeout=_TIMEOUT_S, check=False).stdout
+    digest.update(version + " ".join([*command[1:-1], *sorted(cpu_flags())]).encode())
     return digest.hexdigest()[:24]
 
 
-def _build(compiler: str, target: Path) -> Unavailable | None:
+def _build(command: list[str], target: Path) -> Unavailable | None:
+    compiler = command[0]
     start_s = time.monotonic()
     log.info("kernels_building", compiler=compiler)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=target.parent) as folder:
             output = Path(folder) / target.name
-            command = [compiler, *_FLAGS, str(SOURCES / MAIN), "-o", str(output)]
-            done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
+            done = subprocess.run(
+                [*command, "-o", str(output)], capture_output=True, text=True, timeout=_TIMEOUT_S, check=False
+            )
             if done.returncode != 0:
                 first = next((line for line in done.stderr.splitlines() if "error" in line), "no message")
                 return Unavailable(f"{compiler} could not build the kernels: {first[:200]}")

@@ -1,6 +1,7 @@
 """Owns a model that lives in the compiled library: weights, KV cache, step. Schedules and samples nothing."""
 
 import ctypes
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -8,117 +9,65 @@ import torch
 
 from midstream.engine.batch import Batch
 from midstream.engine.blocks import BlockCopy
-from midstream.engine.kernels.cpu.repack import PackedLinear
-from midstream.engine.layers.rotary import RotaryEmbedding
-from midstream.engine.weights.packed import PackedWeights
-from midstream.modelfile.model_config import ModelConfig
+from midstream.engine.kernels.cpu import structs
+from midstream.engine.kernels.cpu.structs import pointer
+from midstream.engine.layers.rotary import RotaryEmbedding, rotary_embeddings
+from midstream.engine.weights.packed import PackedLayer, PackedWeights
+from midstream.modelfile.model_config import Activation, ModelConfig
 
 Ints = npt.NDArray[np.int32]
 Floats = npt.NDArray[np.float32]
 
-
-class _Config(ctypes.Structure):
-    """`Config` of model.cpp."""
-
-    _fields_ = [
-        *[
-            (name, ctypes.c_int32)
-            for name in (
-                "num_layers",
-                "hidden",
-                "inner",
-                "num_heads",
-                "num_kv_heads",
-                "head_dim",
-                "vocab",
-                "block_size",
-                "sliding_window",
-                "max_positions",
-            )
-        ],
-        ("norm_eps", ctypes.c_float),
-    ]
+_ACTIVATIONS = {Activation.SILU: 0, Activation.GELU_TANH: 1}
 
 
-class NativeLinear(ctypes.Structure):
-    """`Linear` of linear.h."""
+@dataclass(frozen=True)
+class Sizes:
+    """What the buffers are made for, once."""
 
-    _fields_ = [
-        ("packed", ctypes.c_void_p),
-        ("type", ctypes.c_int32),
-        ("rows", ctypes.c_int32),
-        ("columns", ctypes.c_int32),
-    ]
-
-
-class _Batch(ctypes.Structure):
-    """`Batch` of model.cpp."""
-
-    _fields_ = [
-        *[(name, ctypes.c_int32) for name in ("num_tokens", "num_rows", "num_samples", "max_blocks")],
-        *[
-            (name, ctypes.c_void_p)
-            for name in ("token_ids", "first_token", "start", "block_tables", "samples", "logits")
-        ],
-    ]
+    num_blocks: int
+    block_size: int
+    max_model_len: int
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    num_threads: int
 
 
 class NativeModel:
     """The whole step as one call. Not thread-safe: the engine's loop thread owns it."""
 
-    def __init__(
-        self,
-        library: ctypes.CDLL,
-        config: ModelConfig,
-        weights: PackedWeights,
-        *,
-        num_blocks: int,
-        block_size: int,
-        max_model_len: int,
-        num_threads: int,
-    ) -> None:
+    def __init__(self, library: ctypes.CDLL, config: ModelConfig, weights: PackedWeights, sizes: Sizes) -> None:
         library.ms_model_new.restype = ctypes.c_void_p
         self._library = library
-        self._vocab_size = weights.head.rows
-        self._true_vocab_size = config.vocab_size
+        self._vocab_size = config.vocab_size
         self._kv: npt.NDArray[np.float16] = np.zeros(
-            (config.num_layers, 2, num_blocks, config.num_kv_heads, block_size, config.head_dim), np.float16
+            (config.num_layers, 2, sizes.num_blocks, config.num_kv_heads, sizes.block_size, config.head_dim), np.float16
         )
         factor = weights.frequencies_factor
-        rotary = RotaryEmbedding(config, max_model_len, None if factor is None else _tensor(factor))
-        half = config.head_dim // 2
-        cosines = np.ascontiguousarray(rotary.cos[:, :half].numpy())  # [positions, D / 2]
-        sines = np.ascontiguousarray(rotary.sin[:, :half].numpy())  # [positions, D / 2]
-        # The library holds pointers into all of these.
-        self._kept = (weights, cosines, sines)
-        shape = _Config(
-            config.num_layers,
-            config.hidden_size,
-            config.intermediate_size,
-            config.num_heads,
-            config.num_kv_heads,
-            config.head_dim,
-            self._vocab_size,
-            block_size,
-            config.sliding_window or 0,
-            max_model_len,
-            config.rms_norm_eps,
-        )
-        self._model = ctypes.c_void_p(library.ms_model_new(ctypes.byref(shape), num_threads))
-        for index, layer in enumerate(weights.layers):
-            linears = (NativeLinear * 4)(*map(native_linear, (layer.qkv, layer.o, layer.gate_up, layer.down)))
-            library.ms_model_set_layer(
-                self._model, index, _pointer(layer.input_norm), _pointer(layer.post_norm), linears
+        full, local = (
+            _HalfTables.of(rotary)
+            for rotary in rotary_embeddings(
+                config, sizes.max_model_len, None if factor is None else torch.from_numpy(factor)
             )
-        library.ms_model_set_ends(
-            self._model,
-            ctypes.byref(native_linear(weights.embedding)),
-            ctypes.byref(native_linear(weights.head)),
-            _pointer(weights.final_norm),
-            _pointer(cosines),
-            _pointer(sines),
-            _pointer(self._kv),
-            ctypes.c_int64(self._kv[0, 0].size),
+        )
+        self._kept = (weights, full, local)  # the library holds pointers into all of these
+        self._buffers = _Buffers(sizes, weights.head.rows)
+        layers = (structs.Layer * config.num_layers)(
+            *(
+                _layer(layer, local if config.has_local_rope(index) else full, config.window(index) or 0)
+                for index, layer in enumerate(weights.layers)
+            )
+        )
+        ends = structs.Ends(
+            pointer(weights.final_norm),
+            structs.Linear.of(weights.embedding),
+            structs.Linear.of(weights.head),
+            pointer(self._kv),
+            self._kv[0, 0].size,
+        )
+        shape = _shape(config, sizes, weights.head.rows)
+        self._model = ctypes.c_void_p(
+            library.ms_model_new(ctypes.byref(shape), layers, ctypes.byref(ends), sizes.num_threads)
         )
 
     def close(self) -> None:
@@ -133,39 +82,93 @@ class NativeModel:
     def warm_up(self, num_tokens: int) -> None:
         """Compute `num_tokens` tokens in the first blocks, which nobody holds yet."""
         num_blocks = -(-num_tokens // self._kv.shape[4])
-        table = np.arange(num_blocks, dtype=np.int32).reshape(1, -1)  # [1, blocks]
-        ends = np.array([0, num_tokens], np.int32)
-        self._step(np.zeros(num_tokens, np.int32), ends, ends[:1], table, ends[1:] - np.int32(1))
+        self._buffers.clear()
+        self._buffers.add([0] * num_tokens, 0, list(range(num_blocks)), samples=True)
+        self._step()
 
     def forward(self, batch: Batch) -> Floats:
-        """Write the new tokens' KV and return the logits [S, V] of the rows that sample."""
-        rows = batch.rows
-        token_ids = np.array([token_id for row in rows for token_id in row.token_ids], np.int32)  # [T]
-        first_token = np.zeros(len(rows) + 1, np.int32)  # [R + 1]
-        np.cumsum([row.num_new for row in rows], out=first_token[1:])
-        start = np.array([row.start for row in rows], np.int32)  # [R]
-        max_blocks = max(len(row.seq.block_table) for row in rows)
-        tables = np.zeros((len(rows), max_blocks), np.int32)  # [R, max_blocks]
-        for index, row in enumerate(rows):
-            tables[index, : len(row.seq.block_table)] = row.seq.block_table
-        samples = first_token[1:][[row.samples for row in rows]] - np.int32(1)  # [S]
-        return self._step(token_ids, first_token, start, tables, samples)
+        """Write the new tokens' KV and return the logits [S, V] of `batch.sampling_rows`, valid until the next call."""
+        self._buffers.clear()
+        for row in batch.rows:
+            self._buffers.add(row.token_ids, row.start, row.seq.block_table, samples=row.samples)
+        return self._step()
 
-    def _step(self, token_ids: Ints, first_token: Ints, start: Ints, tables: Ints, samples: Ints) -> Floats:
-        logits = np.empty((len(samples), self._vocab_size), np.float32)
-        arrays = (token_ids, first_token, start, tables, samples, logits)
-        sizes = (len(token_ids), len(start), len(samples), tables.shape[1])
-        self._library.ms_model_step(self._model, ctypes.byref(_Batch(*sizes, *(array.ctypes.data for array in arrays))))
-        return logits[:, : self._true_vocab_size]
+    def _step(self) -> Floats:
+        buffers = self._buffers
+        self._library.ms_model_step(self._model, ctypes.byref(buffers.struct))
+        return buffers.logits[: buffers.struct.num_samples, : self._vocab_size]
 
 
-def native_linear(linear: PackedLinear) -> NativeLinear:
-    return NativeLinear(linear.packed.ctypes.data, linear.type, linear.rows, linear.columns)
+class _Buffers:
+    """The batch as the library reads it, in memory that is taken once."""
+
+    def __init__(self, sizes: Sizes, padded_vocab_size: int) -> None:
+        max_blocks = -(-sizes.max_model_len // sizes.block_size)
+        max_rows, max_tokens = sizes.max_num_seqs, sizes.max_num_batched_tokens
+        self.token_ids: Ints = np.zeros(max_tokens, np.int32)
+        self.first_token: Ints = np.zeros(max_rows + 1, np.int32)
+        self.start: Ints = np.zeros(max_rows, np.int32)
+        self.block_tables: Ints = np.zeros((max_rows, max_blocks), np.int32)
+        self.samples: Ints = np.zeros(max_rows, np.int32)
+        self.logits: Floats = np.empty((max_rows, padded_vocab_size), np.float32)
+        arrays = (self.token_ids, self.first_token, self.start, self.block_tables, self.samples, self.logits)
+        self.struct = structs.Batch(0, 0, 0, max_blocks, *map(pointer, arrays))
+
+    def clear(self) -> None:
+        self.struct.num_tokens = self.struct.num_rows = self.struct.num_samples = 0
+
+    def add(self, token_ids: list[int], start: int, block_table: list[int], *, samples: bool) -> None:
+        """Lay one row behind the others."""
+        struct = self.struct
+        row, end = struct.num_rows, struct.num_tokens + len(token_ids)
+        self.token_ids[struct.num_tokens : end] = token_ids
+        self.first_token[row + 1] = end
+        self.start[row] = start
+        self.block_tables[row, : len(block_table)] = block_table
+        if samples:
+            self.samples[struct.num_samples] = end - 1
+            struct.num_samples += 1
+        struct.num_tokens, struct.num_rows = end, row + 1
 
 
-def _pointer(array: npt.NDArray[np.generic]) -> ctypes.c_void_p:
-    return ctypes.c_void_p(array.ctypes.data)
+@dataclass(frozen=True)
+class _HalfTables:
+    """cos and sin of one rotary embedding, each pair once."""
+
+    cosines: Floats  # [positions, D / 2]
+    sines: Floats  # [positions, D / 2]
+
+    @classmethod
+    def of(cls, rotary: RotaryEmbedding) -> "_HalfTables":
+        half = rotary.cos.shape[1] // 2
+        return cls(*(np.ascontiguousarray(table[:, :half].numpy()) for table in (rotary.cos, rotary.sin)))
 
 
-def _tensor(array: Floats) -> torch.Tensor:
-    return torch.from_numpy(array)
+def _layer(layer: PackedLayer, tables: _HalfTables, sliding_window: int) -> structs.Layer:
+    norms = (layer.input_norm, layer.q_norm, layer.k_norm, layer.attended_norm, layer.post_norm, layer.fed_norm)
+    linears = (layer.qkv, layer.o, layer.gate_up, layer.down)
+    return structs.Layer(
+        *map(pointer, norms),
+        pointer(tables.cosines),
+        pointer(tables.sines),
+        *map(structs.Linear.of, linears),
+        sliding_window,
+    )
+
+
+def _shape(config: ModelConfig, sizes: Sizes, padded_vocab_size: int) -> structs.Config:
+    return structs.Config(
+        config.num_layers,
+        config.hidden_size,
+        config.intermediate_size,
+        config.num_heads,
+        config.num_kv_heads,
+        config.head_dim,
+        padded_vocab_size,
+        sizes.block_size,
+        sizes.max_model_len,
+        _ACTIVATIONS[config.activation],
+        config.rms_norm_eps,
+        config.embedding_scale,
+        config.attention_scale,
+    )

@@ -1,6 +1,6 @@
-"""Owns the layout of weights for the kernels: GGUF's own blocks, 8 rows side by side. Loses nothing, rounds nothing.
+"""Owns the layout of weights for the kernels: a file's own blocks or floats, 8 rows side by side. Rounds nothing.
 
-The byte layout is drawn in `linear.h`.
+The byte layout is drawn in `weights.h`.
 """
 
 from dataclasses import dataclass
@@ -14,18 +14,22 @@ GROUP = 8
 BLOCK = 32
 
 Bytes = npt.NDArray[np.uint8]
+Floats = npt.NDArray[np.float32]
 
 
 class WeightType(IntEnum):
-    """The numbers of `linear.h`."""
+    """The numbers of `weights.h`."""
 
     Q4_0 = 0
     Q4_1 = 1
     Q8_0 = 2
+    F32 = 3
+    F16 = 4
+    BF16 = 5
 
 
 @dataclass(frozen=True)
-class _Format:
+class _BlockFormat:
     type: WeightType
     num_halves: int
     """fp16 numbers in front of a block: the scale, and Q4_1's minimum."""
@@ -33,42 +37,56 @@ class _Format:
     """Bytes of a block in GGUF."""
 
 
-FORMATS = {
-    GGMLQuantizationType.Q4_0: _Format(WeightType.Q4_0, 1, 18),
-    GGMLQuantizationType.Q4_1: _Format(WeightType.Q4_1, 2, 20),
-    GGMLQuantizationType.Q8_0: _Format(WeightType.Q8_0, 1, 34),
+_BLOCK_FORMATS = {
+    GGMLQuantizationType.Q4_0: _BlockFormat(WeightType.Q4_0, 1, 18),
+    GGMLQuantizationType.Q4_1: _BlockFormat(WeightType.Q4_1, 2, 20),
+    GGMLQuantizationType.Q8_0: _BlockFormat(WeightType.Q8_0, 1, 34),
 }
+_FLOAT_TYPES = {
+    GGMLQuantizationType.F32: WeightType.F32,
+    GGMLQuantizationType.F16: WeightType.F16,
+    GGMLQuantizationType.BF16: WeightType.BF16,
+}
+PACKABLE = _BLOCK_FORMATS.keys() | _FLOAT_TYPES.keys()
 
 
 @dataclass(frozen=True)
 class PackedLinear:
-    """One matrix as the kernels read it."""
+    """One matrix as the kernels read it; `rows` is a multiple of 8."""
 
     packed: Bytes
     type: WeightType
     rows: int
     columns: int
+    bias: Floats | None = None  # [rows]
 
 
-def repack(raw: Bytes, kind: GGMLQuantizationType, rows: int, columns: int) -> PackedLinear:
-    """Lay out a matrix [rows, columns] whose GGUF bytes are `raw`; rows are filled up to a multiple of 8 with zeros."""
-    form = FORMATS[kind]
-    num_blocks = columns // BLOCK
-    blocks = raw.reshape(rows, num_blocks, form.num_bytes)
-    padding = -rows % GROUP
+def repack(raw: Bytes, kind: GGMLQuantizationType, columns: int, bias: Floats | None = None) -> PackedLinear:
+    """Lay out a matrix whose bytes in a file are `raw` [rows, bytes]; rows are filled up to a multiple of 8 with zeros.
+
+    `kind` is one of PACKABLE, `columns` a multiple of 32; bias [rows].
+    """
+    padding = -raw.shape[0] % GROUP
     if padding:
-        blocks = np.concatenate([blocks, np.zeros((padding, num_blocks, form.num_bytes), np.uint8)])
-    grouped = blocks.reshape(-1, GROUP, num_blocks, form.num_bytes).swapaxes(1, 2)  # [groups, blocks, 8, bytes]
+        raw = np.concatenate([raw, np.zeros((padding, raw.shape[1]), np.uint8)])
+        bias = None if bias is None else np.concatenate([bias, np.zeros(padding, np.float32)])
+    if kind in _FLOAT_TYPES:
+        packed = _side_by_side(raw.reshape(-1, GROUP, columns, raw.shape[1] // columns))
+        return PackedLinear(packed.reshape(-1), _FLOAT_TYPES[kind], raw.shape[0], columns, bias)
+    form = _BLOCK_FORMATS[kind]
+    return PackedLinear(_pack_blocks(raw, form).reshape(-1), form.type, raw.shape[0], columns, bias)
+
+
+def _side_by_side(rows: Bytes) -> Bytes:
+    """[groups, 8, units, bytes] to [groups, units, 8, bytes]."""
+    return np.ascontiguousarray(rows.swapaxes(1, 2))
+
+
+def _pack_blocks(raw: Bytes, form: _BlockFormat) -> Bytes:
+    grouped = raw.reshape(raw.shape[0] // GROUP, GROUP, -1, form.num_bytes).swapaxes(1, 2)  # [groups, blocks, 8, bytes]
     head = 2 * form.num_halves
     halves = grouped[..., :head].reshape(*grouped.shape[:3], form.num_halves, 2).swapaxes(2, 3)  # [.., halves, 8, 2]
     words = grouped[..., head:].reshape(*grouped.shape[:3], -1, 4).swapaxes(2, 3)  # [groups, blocks, words, 8, 4]
-    packed = np.concatenate(
+    return np.concatenate(
         [part.reshape(*grouped.shape[:2], -1) for part in (halves, words)], axis=-1
     )  # [groups, blocks, bytes]
-    return PackedLinear(np.ascontiguousarray(packed).reshape(-1), form.type, rows + padding, columns)
-
-
-def to_halves(raw: Bytes, num_heads: int) -> Bytes:
-    """Undo llama.cpp's row order of q and k: the rotary pairs (0, 1), (2, 3) … of a head become its two halves."""
-    rows = raw.shape[0]
-    return raw.reshape(num_heads, rows // num_heads // 2, 2, -1).swapaxes(1, 2).reshape(rows, -1)
