@@ -16,24 +16,27 @@ constexpr int kBlock = 32;  // values under one scale, in weights and activation
 
 // One row of K values. Quantised, x[i] = scale[i / 32] * q[i]; else x[i] = values[i].
 struct ActivationRow {
-  int8_t *q;      // [K]
-  float *scale;   // [K / 32]
-  float *sum;     // [K / 32] scale * (q summed over the block), for weights with an offset
-  float *values;  // [K]
+  int8_t *q;       // [K]
+  float *scale;    // [K / 32]
+  float *sum;      // [K / 32] scale * (q summed over the block), for weights with a minimum
+  int32_t *minus8; // [K / 32] -8 * (q summed over the block), for weights stored 8 too high
+  float *values;   // [K]
 };
 
 // Rows of K values, one after the other.
 struct Activations {
   int8_t *q;
-  float *scale, *sum, *values;
+  float *scale, *sum;
+  int32_t *minus8;
+  float *values;
 
   ActivationRow row(int token, int columns) const {
     const size_t at = static_cast<size_t>(token) * columns, block = at / kBlock;
-    return {q + at, scale + block, sum + block, values + at};
+    return {q + at, scale + block, sum + block, minus8 + block, values + at};
   }
 };
 
-inline void quantize_block(const float *x, int8_t *q, float *scale, float *sum) {
+inline void quantize_block(const float *x, const ActivationRow &row, int block) {
   __m256 v[4];
   __m256 most = _mm256_setzero_ps();
   const __m256 sign = _mm256_set1_ps(-0.0f);
@@ -52,12 +55,14 @@ inline void quantize_block(const float *x, int8_t *q, float *scale, float *sum) 
   // The packs work on halves of 128 bits; the permutation puts the 32 bytes back in order.
   const __m256i words = _mm256_packs_epi16(_mm256_packs_epi32(n[0], n[1]), _mm256_packs_epi32(n[2], n[3]));
   const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
-  _mm256_storeu_si256(reinterpret_cast<__m256i *>(q), _mm256_permutevar8x32_epi32(words, order));
+  _mm256_storeu_si256(reinterpret_cast<__m256i *>(row.q + block * kBlock), _mm256_permutevar8x32_epi32(words, order));
   __m128i t = _mm_add_epi32(_mm256_castsi256_si128(total), _mm256_extracti128_si256(total, 1));
   t = _mm_hadd_epi32(t, t);
   t = _mm_hadd_epi32(t, t);
-  *scale = largest / 127.0f;
-  *sum = *scale * static_cast<float>(_mm_cvtsi128_si32(t));
+  const int32_t sum = _mm_cvtsi128_si32(t);
+  row.scale[block] = largest / 127.0f;
+  row.sum[block] = row.scale[block] * static_cast<float>(sum);
+  row.minus8[block] = -8 * sum;
 }
 
 // The 32 values x as block `block` of `row`.
@@ -65,7 +70,7 @@ inline void put_block(const float *x, bool as_floats, const ActivationRow &row, 
   if (as_floats) {
     std::memcpy(row.values + block * kBlock, x, kBlock * sizeof(float));
   } else {
-    quantize_block(x, row.q + block * kBlock, row.scale + block, row.sum + block);
+    quantize_block(x, row, block);
   }
 }
 

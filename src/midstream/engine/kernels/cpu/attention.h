@@ -7,7 +7,6 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 
 #include "simd.h"
 
@@ -37,39 +36,79 @@ inline size_t kv_offset(const AttentionShape &shape, int block, int kv_head, int
   return ((static_cast<size_t>(block) * shape.num_kv_heads + kv_head) * shape.block_size + slot) * shape.head_dim;
 }
 
-inline void widen(const uint16_t *halves, int count, float *out) {
-  for (int i = 0; i < count; i += 8) _mm256_storeu_ps(out + i, load_halves(halves + i));
-}
+constexpr int kMostQueries = 3;  // that share a key or value while it is in registers
 
 // Floats of scratch that one thread needs for contexts of up to `max_context` tokens.
 inline size_t attention_scratch(const AttentionShape &shape, int max_context) {
-  const size_t queries = static_cast<size_t>(kQueryTile) * (shape.num_heads / shape.num_kv_heads);
-  const size_t block = (shape.block_size + 7) / 8 * 8;  // `score_keys` reads whole groups of 8 keys
-  return queries * (max_context + kSlack) + block * shape.head_dim;
+  return static_cast<size_t>(kQueryTile) * (shape.num_heads / shape.num_kv_heads) * (max_context + kSlack);
 }
 
-// scores[k] = scale * (q . keys[k]) for `count` keys of D floats; up to 7 entries more are written.
-inline void score_keys(const float *q, const float *keys, int count, int D, float scale, float *scores) {
-  for (int k = 0; k < count; k += 8) {
-    __m256 acc[8];
-    for (int i = 0; i < 8; i++) acc[i] = _mm256_setzero_ps();
-    for (int d = 0; d < D; d += 8) {
-      const __m256 part = _mm256_loadu_ps(q + d);
-#pragma GCC unroll 8
-      for (int i = 0; i < 8; i++) acc[i] = _mm256_fmadd_ps(part, _mm256_loadu_ps(keys + (k + i) * D + d), acc[i]);
-    }
-    _mm256_storeu_ps(scores + k, _mm256_mul_ps(_mm256_set1_ps(scale), sum_lanes_of_8(acc)));
+// Some queries (a token's heads, one token after the other) with their scores and outputs.
+struct QueryGroup {
+  const float *query;  // of the first head of the first token
+  size_t query_stride;  // floats from a token to the next
+  float *output;
+  size_t output_stride;
+  float *scores;
+  size_t score_stride;  // floats from a query to the next
+  int heads, head_dim;
+
+  const float *query_of(int i) const { return query + i / heads * query_stride + i % heads * head_dim; }
+  float *output_of(int i) const { return output + i / heads * output_stride + i % heads * head_dim; }
+  float *scores_of(int i) const { return scores + i * score_stride; }
+};
+
+// The scores of K keys of D halves for Q queries, from `first` on. A score's sum does not depend on Q or K.
+template <int Q, int K>
+inline void score(const QueryGroup &group, int first, const uint16_t *keys, float scale, int at) {
+  const int D = group.head_dim;
+  const float *query[Q];
+  __m256 acc[Q][K];
+  for (int i = 0; i < Q; i++) {
+    query[i] = group.query_of(first + i);
+    for (int k = 0; k < K; k++) acc[i][k] = _mm256_setzero_ps();
   }
+  for (int d = 0; d < D; d += 8) {
+#pragma GCC unroll 4
+    for (int k = 0; k < K; k++) {
+      const __m256 key = load_halves(keys + k * D + d);
+#pragma GCC unroll 4
+      for (int i = 0; i < Q; i++) acc[i][k] = _mm256_fmadd_ps(key, _mm256_loadu_ps(query[i] + d), acc[i][k]);
+    }
+  }
+  for (int i = 0; i < Q; i++) {
+    float *out = group.scores_of(first + i) + at;
+    if constexpr (K == 4) {
+      _mm_storeu_ps(out, _mm_mul_ps(_mm_set1_ps(scale), sum_lanes_of_4(acc[i])));
+    } else {
+      *out = scale * sum_lanes(acc[i][0]);
+    }
+  }
+}
+
+template <int Q>
+inline void score_block(const QueryGroup &group, int first, int num_queries, const uint16_t *keys, const uint16_t *next, int count, float scale, int at) {
+  for (; first + Q <= num_queries; first += Q) {
+    int k = 0;
+    for (; k + 4 <= count; k += 4) {
+      const char *lines = reinterpret_cast<const char *>(next + k * group.head_dim);
+      for (size_t line = 0; line < 8 * static_cast<size_t>(group.head_dim); line += 64) _mm_prefetch(lines + line, _MM_HINT_T0);
+      score<Q, 4>(group, first, keys + k * group.head_dim, scale, at + k);
+    }
+    for (; k < count; k++) score<Q, 1>(group, first, keys + k * group.head_dim, scale, at + k);
+  }
+  if constexpr (Q > 1) score_block<Q - 1>(group, first, num_queries, keys, next, count, scale, at);
 }
 
 // scores[0 ... count) become probabilities; entries up to the next multiple of 8 may be written.
 inline void softmax(float *scores, int count) {
-  float largest = scores[0];
-  for (int i = 1; i < count; i++) largest = scores[i] > largest ? scores[i] : largest;
   for (int i = count; i < ((count + 7) & ~7); i++) scores[i] = -1e30f;
+  __m256 most = _mm256_set1_ps(-1e30f);
+  for (int i = 0; i < count; i += 8) most = _mm256_max_ps(most, _mm256_loadu_ps(scores + i));
+  const __m256 largest = _mm256_set1_ps(max_lanes(most));
   __m256 total = _mm256_setzero_ps();
   for (int i = 0; i < count; i += 8) {
-    const __m256 e = exp_lanes(_mm256_sub_ps(_mm256_loadu_ps(scores + i), _mm256_set1_ps(largest)));
+    const __m256 e = exp_lanes(_mm256_sub_ps(_mm256_loadu_ps(scores + i), largest));
     _mm256_storeu_ps(scores + i, e);
     total = _mm256_add_ps(total, e);
   }
@@ -77,24 +116,64 @@ inline void softmax(float *scores, int count) {
   for (int i = 0; i < count; i += 8) _mm256_storeu_ps(scores + i, _mm256_mul_ps(_mm256_loadu_ps(scores + i), inverse));
 }
 
-// out[D] += the sum over k < count of weights[k] * values[k][D], `Width` vectors of D at a time.
-template <int Width>
-inline void add_weighted(float *out, const float *values, const float *weights, int count, int D) {
-  __m256 acc[Width];
-  for (int i = 0; i < Width; i++) acc[i] = _mm256_loadu_ps(out + 8 * i);
-  for (int k = 0; k < count; k++) {
-    const __m256 w = _mm256_set1_ps(weights[k]);
-#pragma GCC unroll 8
-    for (int i = 0; i < Width; i++) acc[i] = _mm256_fmadd_ps(w, _mm256_loadu_ps(values + k * D + 8 * i), acc[i]);
+// Where a sequence's keys or values of one head lie.
+struct PagedHead {
+  const AttentionShape &shape;
+  const uint16_t *cache;
+  const int32_t *block_table;
+  int kv_head;
+
+  const uint16_t *block(int position) const {
+    return cache + kv_offset(shape, block_table[position / shape.block_size], kv_head, 0);
   }
-  for (int i = 0; i < Width; i++) _mm256_storeu_ps(out + 8 * i, acc[i]);
+
+  // Blocks lie anywhere: the processor cannot guess the next one.
+  // The block after it, to be fetched meanwhile: blocks lie anywhere, and the processor cannot guess where.
+  const uint16_t *next_block(int position, int last) const {
+    const int next = position + shape.block_size;
+    return block(next < last ? next : position);
+  }
+};
+
+// W vectors of the outputs of Q queries, from `d` on: the values at positions [from, last), weighted.
+template <int Q, int W>
+inline void mix(const QueryGroup &group, int first, const PagedHead &values, int d, int from, int last) {
+  const int D = group.head_dim, B = values.shape.block_size;
+  const float *weights[Q];
+  __m256 acc[Q][W];
+  for (int i = 0; i < Q; i++) {
+    weights[i] = group.scores_of(first + i) - from;
+    for (int j = 0; j < W; j++) acc[i][j] = _mm256_setzero_ps();
+  }
+  for (int p = from; p < last; p += B) {
+    const uint16_t *value = values.block(p) + d, *next = values.next_block(p, last) + d;
+    const int end = p + B < last ? p + B : last;
+    for (int k = p; k < end; k++, value += D, next += D) {
+      _mm_prefetch(reinterpret_cast<const char *>(next), _MM_HINT_T0);
+      __m256 part[W];
+      for (int j = 0; j < W; j++) part[j] = load_halves(value + 8 * j);
+#pragma GCC unroll 4
+      for (int i = 0; i < Q; i++) {
+        const __m256 weight = _mm256_set1_ps(weights[i][k]);
+#pragma GCC unroll 4
+        for (int j = 0; j < W; j++) acc[i][j] = _mm256_fmadd_ps(weight, part[j], acc[i][j]);
+      }
+    }
+  }
+  for (int i = 0; i < Q; i++) {
+    for (int j = 0; j < W; j++) _mm256_storeu_ps(group.output_of(first + i) + d + 8 * j, acc[i][j]);
+  }
 }
 
-inline void add_weighted(float *out, const float *values, const float *weights, int count, int D) {
-  int d = 0;
-  for (; d + 64 <= D; d += 64) add_weighted<8>(out + d, values + d, weights, count, D);
-  for (; d + 32 <= D; d += 32) add_weighted<4>(out + d, values + d, weights, count, D);
-  for (; d < D; d += 8) add_weighted<1>(out + d, values + d, weights, count, D);
+template <int Q>
+inline void mix_all(const QueryGroup &group, int first, int num_queries, const PagedHead &values, int from, int last) {
+  const int D = group.head_dim;
+  for (; first + Q <= num_queries; first += Q) {
+    int d = 0;
+    for (; d + 32 <= D; d += 32) mix<Q, 4>(group, first, values, d, from, last);
+    for (; d < D; d += 8) mix<Q, 1>(group, first, values, d, from, last);
+  }
+  if constexpr (Q > 1) mix_all<Q - 1>(group, first, num_queries, values, from, last);
 }
 
 // The queries [tile_start, tile_start + tile_size) of `row` under one kv head.
@@ -103,46 +182,25 @@ inline void attend(const AttentionShape &shape, const RowContext &row, int kv_he
                    const float *query, size_t query_stride, const uint16_t *keys, const uint16_t *values,
                    float *output, size_t output_stride, float *scratch, int max_context) {
   const int D = shape.head_dim, B = shape.block_size, heads = shape.num_heads / shape.num_kv_heads;
-  const int last = row.start + tile_start + tile_size;  // one past the last position that any query here sees
-  const int first_position = row.start + tile_start;
-  const int begin = shape.sliding_window > 0 && first_position + 1 > shape.sliding_window ? first_position + 1 - shape.sliding_window : 0;
-  const int from = begin / B * B;
-  const size_t score_stride = max_context + kSlack;
-  float *wide = scratch + static_cast<size_t>(kQueryTile) * heads * score_stride;  // [B, D]
+  const size_t token = row.first_token + tile_start, head = static_cast<size_t>(kv_head) * heads * D;
+  const QueryGroup group{query + token * query_stride + head, query_stride, output + token * output_stride + head, output_stride,
+                         scratch, static_cast<size_t>(max_context) + kSlack, heads, D};
+  const int num_queries = tile_size * heads, window = shape.sliding_window;
+  const int first_position = row.start + tile_start, last = first_position + tile_size;
+  const int from = (window > 0 && first_position + 1 > window ? first_position + 1 - window : 0) / B * B;
+  const PagedHead key_blocks{shape, keys, row.block_table, kv_head}, value_blocks{shape, values, row.block_table, kv_head};
   for (int p = from; p < last; p += B) {
-    const int count = p + B < last ? B : last - p;
-    widen(keys + kv_offset(shape, row.block_table[p / B], kv_head, 0), count * D, wide);
-    for (int t = 0; t < tile_size; t++) {
-      const float *q = query + (row.first_token + tile_start + t) * query_stride + static_cast<size_t>(kv_head) * heads * D;
-      for (int h = 0; h < heads; h++) {
-        float *scores = scratch + (t * heads + h) * score_stride;
-        score_keys(q + h * D, wide, count, D, shape.scale, scores + p - from);
-      }
-    }
+    score_block<kMostQueries>(group, 0, num_queries, key_blocks.block(p), key_blocks.next_block(p, last), p + B < last ? B : last - p, shape.scale, p - from);
   }
-  for (int t = 0; t < tile_size; t++) {
-    const int seen = first_position + t + 1;
-    const int lowest = shape.sliding_window > 0 && seen > shape.sliding_window ? seen - shape.sliding_window : 0;
-    for (int h = 0; h < heads; h++) {
-      float *scores = scratch + (t * heads + h) * score_stride;
-      for (int k = 0; k < lowest - from; k++) scores[k] = -1e30f;
-      softmax(scores, seen - from);
-      float *out = output + (row.first_token + tile_start + t) * output_stride + (static_cast<size_t>(kv_head) * heads + h) * D;
-      std::memset(out, 0, D * sizeof(float));
-    }
+  for (int i = 0; i < num_queries; i++) {
+    float *scores = group.scores_of(i);
+    const int seen = first_position + i / heads + 1;
+    const int lowest = window > 0 && seen > window ? seen - window : 0;
+    for (int k = 0; k < lowest - from; k++) scores[k] = -1e30f;
+    softmax(scores, seen - from);
+    for (int k = seen - from; k < last - from; k++) scores[k] = 0;  // later tokens of the tile
   }
-  for (int p = from; p < last; p += B) {
-    const int count = p + B < last ? B : last - p;
-    widen(values + kv_offset(shape, row.block_table[p / B], kv_head, 0), count * D, wide);
-    for (int t = 0; t < tile_size; t++) {
-      const int seen = first_position + t + 1 - p < count ? first_position + t + 1 - p : count;
-      for (int h = 0; h < heads; h++) {
-        const float *weights = scratch + (t * heads + h) * score_stride + (p - from);
-        float *out = output + (row.first_token + tile_start + t) * output_stride + (static_cast<size_t>(kv_head) * heads + h) * D;
-        add_weighted(out, wide, weights, seen, D);
-      }
-    }
-  }
+  mix_all<kMostQueries>(group, 0, num_queries, value_blocks, from, last);
 }
 
 }  // namespace midstream

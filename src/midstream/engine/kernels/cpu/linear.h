@@ -12,61 +12,72 @@
 
 namespace midstream {
 
-constexpr int kMostTokens = kHasVnni ? 8 : 4;  // of one tile: as many as the registers hold
+constexpr size_t kAhead = 2048;  // bytes of weights between what is fetched and what is used: memory's latency, in L1
 
-// M tokens times one group of 8 quantised rows: acc[m] = W x[m]. `Type` fixes how a block is read.
-template <WeightType Type, int M>
-inline void quantised_tile(const uint8_t *w, int num_columns, const ActivationRow *x, __m256 *acc) {
+// A tile is M tokens times H halves of one group's rows, from `half` on: as many as the registers hold.
+constexpr int kMostTokens = 4;
+template <int M>
+constexpr int kHalves = kHasVnni || M == 1 ? 2 : 1;
+
+// acc[h * M + m] = W[half + h] x[m] for quantised rows. `Type` fixes how a block is read.
+template <WeightType Type, int M, int H>
+inline void quantised_tile(const uint8_t *w, int half, int num_columns, const ActivationRow *x, bool fetches, __m256 *acc) {
   constexpr bool is_nibbles = Type != WeightType::kQ8_0;
   constexpr int num_vectors = is_nibbles ? 4 : 8;
-  constexpr int header = Type == WeightType::kQ4_1 ? 32 : 16;
-  constexpr size_t stride = header + 32 * num_vectors;
+  constexpr int header = (Type == WeightType::kQ4_1 ? 4 : 2) * kGroup;
+  constexpr size_t stride = header + 4 * kGroup * num_vectors;
   for (int block = 0; block < num_columns / kBlock; block++, w += stride) {
-    const __m256 d = load_halves(reinterpret_cast<const uint16_t *>(w));
-    __m256i v[8];
-    for (int j = 0; j < num_vectors; j++) {
-      const __m256i bytes = _mm256_loadu_si256(reinterpret_cast<const __m256i *>(w + header + 32 * j));
-      if constexpr (is_nibbles) {
-        v[j] = _mm256_and_si256(bytes, _mm256_set1_epi8(15));
-        v[j + 4] = _mm256_and_si256(_mm256_srli_epi16(bytes, 4), _mm256_set1_epi8(15));
-      } else {
-        v[j] = prepare_signed(bytes);
+    __m256 d[H], minimum[H];
+    __m256i v[8 * H];  // for each j < 8 the halves' columns 4j ... 4j + 3, side by side
+    for (int h = 0; h < H; h++) {
+      const uint16_t *numbers = reinterpret_cast<const uint16_t *>(w) + (half + h) * kLanes;
+      d[h] = load_halves(numbers);
+      if constexpr (Type == WeightType::kQ4_1) minimum[h] = load_halves(numbers + kGroup);
+      for (int j = 0; j < num_vectors; j++) {
+        const uint8_t *p = w + header + 4 * (j * kGroup + (half + h) * kLanes);
+        const __m256i bytes = _mm256_loadu_si256(reinterpret_cast<const __m256i *>(p));
+        if constexpr (is_nibbles) {
+          v[j * H + h] = _mm256_and_si256(bytes, _mm256_set1_epi8(15));
+          v[(j + 4) * H + h] = _mm256_and_si256(_mm256_srli_epi16(bytes, 4), _mm256_set1_epi8(15));
+        } else {
+          v[j * H + h] = prepare_signed(bytes);
+        }
       }
     }
-    if constexpr (M == 1) {
-      // One token streams the weights once: far enough ahead to hide memory, near enough to stay in L1.
-      for (size_t line = 0; line < stride; line += 64) _mm_prefetch(reinterpret_cast<const char *>(w) + 1024 + line, _MM_HINT_T0);
-    }
-    // What a stored 0 stands for, in units of the block's sum of activations.
-    __m256 offset = _mm256_setzero_ps();
-    if constexpr (Type == WeightType::kQ4_1) offset = load_halves(reinterpret_cast<const uint16_t *>(w) + kGroup);
-    if constexpr (Type == WeightType::kQ4_0) offset = _mm256_mul_ps(d, _mm256_set1_ps(-8.0f));
-    if constexpr (Type == WeightType::kQ8_0) offset = _mm256_mul_ps(d, _mm256_set1_ps(kSignedOffset));
+    for (size_t line = 0; fetches && line < stride; line += 64) _mm_prefetch(reinterpret_cast<const char *>(w) + kAhead + line, _MM_HINT_T0);
 #pragma GCC unroll 8
     for (int m = 0; m < M; m++) {
       const int32_t *q = reinterpret_cast<const int32_t *>(x[m].q + block * kBlock);
-      const __m256i total = is_nibbles ? dot_nibbles(v, q) : dot_signed(v, q);
-      const __m256 scale = _mm256_mul_ps(d, _mm256_set1_ps(x[m].scale[block]));
-      acc[m] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(total), scale, acc[m]);
-      if constexpr (is_nibbles || kSignedOffset != 0) acc[m] = _mm256_fmadd_ps(offset, _mm256_set1_ps(x[m].sum[block]), acc[m]);
+      // What the sum is too high by when its weights are stored too high.
+      const __m256i start = Type == WeightType::kQ4_1 ? _mm256_setzero_si256() : _mm256_set1_epi32(x[m].minus8[block]);
+      __m256i total[H];
+      is_nibbles ? dot_nibbles<H>(start, v, q, total) : dot_signed<H>(start, v, q, total);
+      for (int h = 0; h < H; h++) {
+        __m256 &sum = acc[h * M + m];
+        const __m256 scale = _mm256_mul_ps(d[h], _mm256_set1_ps(x[m].scale[block]));
+        sum = _mm256_fmadd_ps(_mm256_cvtepi32_ps(total[h]), scale, sum);
+        if constexpr (Type == WeightType::kQ4_1) sum = _mm256_fmadd_ps(minimum[h], _mm256_set1_ps(x[m].sum[block]), sum);
+      }
     }
   }
 }
 
 // The same for float rows. Even and odd columns are two sums, so that one's latency hides the other's.
-template <WeightType Type, int M>
-inline void float_tile(const uint8_t *w, int num_columns, const ActivationRow *x, __m256 *acc) {
-  __m256 odd[M];
-  for (int m = 0; m < M; m++) odd[m] = _mm256_setzero_ps();
+template <WeightType Type, int M, int H>
+inline void float_tile(const uint8_t *w, int half, int num_columns, const ActivationRow *x, __m256 *acc) {
+  __m256 odd[H * M];
+  for (__m256 &sum : odd) sum = _mm256_setzero_ps();
   for (int column = 0; column < num_columns; column += 2) {
-    const __m256 first = load_column<Type>(w, column), second = load_column<Type>(w, column + 1);
+    for (int h = 0; h < H; h++) {
+      const __m256 first = load_column<Type>(w, column, half + h), second = load_column<Type>(w, column + 1, half + h);
 #pragma GCC unroll 8
-    for (int m = 0; m < M; m++) {
-      acc[m] = _mm256_fmadd_ps(first, _mm256_set1_ps(x[m].values[column]), acc[m]);
-      odd[m] = _mm256_fmadd_ps(second, _mm256_set1_ps(x[m].values[column + 1]), odd[m]);
+      for (int m = 0; m < M; m++) {
+        acc[h * M + m] = _mm256_fmadd_ps(first, _mm256_set1_ps(x[m].values[column]), acc[h * M + m]);
+        odd[h * M + m] = _mm256_fmadd_ps(second, _mm256_set1_ps(x[m].values[column + 1]), odd[h * M + m]);
+      }
     }
   }
-  for (int m = 0; m < M; m++) acc[m] = _mm256_add_ps(acc[m], odd[m]);
+  for (int i = 0; i < H * M; i++) acc[i] = _mm256_add_ps(acc[i], odd[i]);
 }
 
 // Where results go: y[token * stride + row].
@@ -75,30 +86,34 @@ struct Output {
   size_t stride;
 };
 
-template <WeightType Type, int M>
-inline void tile(const Linear &linear, int group, const Activations &x, int first, const Output &out) {
+template <WeightType Type, int M, int H>
+inline void tile(const Linear &linear, int group, int half, const Activations &x, int first, const Output &out) {
   const uint8_t *w = linear.packed + group * linear.bytes_per_group();
   ActivationRow rows[M];
-  __m256 acc[M];
-  for (int m = 0; m < M; m++) {
-    rows[m] = x.row(first + m, linear.columns);
-    acc[m] = _mm256_setzero_ps();
-  }
+  __m256 acc[H * M];
+  for (int m = 0; m < M; m++) rows[m] = x.row(first + m, linear.columns);
+  for (__m256 &sum : acc) sum = _mm256_setzero_ps();
   if constexpr (Type >= WeightType::kF32) {
-    float_tile<Type, M>(w, linear.columns, rows, acc);
+    float_tile<Type, M, H>(w, half, linear.columns, rows, acc);
   } else {
-    quantised_tile<Type, M>(w, linear.columns, rows, acc);
+    quantised_tile<Type, M, H>(w, half, linear.columns, rows, first == 0, acc);
   }
-  for (int m = 0; m < M; m++) {
-    if (linear.bias != nullptr) acc[m] = _mm256_add_ps(acc[m], _mm256_loadu_ps(linear.bias + group * kGroup));
-    _mm256_storeu_ps(out.y + (first + m) * out.stride + group * kGroup, acc[m]);
+  for (int h = 0; h < H; h++) {
+    const int row = group * kGroup + (half + h) * kLanes;
+    for (int m = 0; m < M; m++) {
+      __m256 sum = acc[h * M + m];
+      if (linear.bias != nullptr) sum = _mm256_add_ps(sum, _mm256_loadu_ps(linear.bias + row));
+      _mm256_storeu_ps(out.y + (first + m) * out.stride + row, sum);
+    }
   }
 }
 
 // Tiles of M tokens from `token` on while they fit before `stop`, then smaller ones.
 template <WeightType Type, int M>
 inline void tiles(const Linear &linear, int group, const Activations &x, int token, int stop, const Output &out) {
-  for (; token + M <= stop; token += M) tile<Type, M>(linear, group, x, token, out);
+  for (; token + M <= stop; token += M) {
+    for (int half = 0; half < 2; half += kHalves<M>) tile<Type, M, kHalves<M>>(linear, group, half, x, token, out);
+  }
   if constexpr (M > 1) tiles<Type, M / 2>(linear, group, x, token, stop, out);
 }
 
@@ -111,7 +126,7 @@ void multiply_groups(const Linear &linear, int begin, int end, const Activations
   }
 }
 
-// y[token, 8 * group ...] for the groups [begin, end) and all tokens.
+// y[token, 16 * group ...] for the groups [begin, end) and all tokens.
 inline void multiply(const Linear &linear, int begin, int end, const Activations &x, int num_tokens, const Output &out) {
   switch (linear.type) {
     case WeightType::kQ4_0: return multiply_groups<WeightType::kQ4_0>(linear, begin, end, x, num_tokens, out);

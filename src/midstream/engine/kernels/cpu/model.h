@@ -57,13 +57,15 @@ class ActivationBuffer {
     q_.resize(num_values);
     scale_.resize(num_values / kBlock);
     sum_.resize(num_values / kBlock);
+    minus8_.resize(num_values / kBlock);
     values_.resize(num_values);
   }
-  Activations get() { return {q_.data(), scale_.data(), sum_.data(), values_.data()}; }
+  Activations get() { return {q_.data(), scale_.data(), sum_.data(), minus8_.data(), values_.data()}; }
 
  private:
   std::vector<int8_t> q_;
   std::vector<float> scale_, sum_, values_;
+  std::vector<int32_t> minus8_;
 };
 
 class Model {

@@ -1,4 +1,4 @@
-"""Owns the layout of weights for the kernels: a file's own blocks or floats, 8 rows side by side. Rounds nothing.
+"""Owns the layout of weights for the kernels: a file's own blocks or floats, 16 rows side by side. Rounds nothing.
 
 The byte layout is drawn in `weights.h`.
 """
@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from gguf import GGMLQuantizationType
 
-GROUP = 8
+GROUP = 16
 BLOCK = 32
 
 Bytes = npt.NDArray[np.uint8]
@@ -52,7 +52,7 @@ PACKABLE = _BLOCK_FORMATS.keys() | _FLOAT_TYPES.keys()
 
 @dataclass(frozen=True)
 class PackedLinear:
-    """One matrix as the kernels read it; `rows` is a multiple of 8."""
+    """One matrix as the kernels read it; `rows` is a multiple of 16."""
 
     packed: Bytes
     type: WeightType
@@ -62,7 +62,7 @@ class PackedLinear:
 
 
 def repack(raw: Bytes, kind: GGMLQuantizationType, columns: int, bias: Floats | None = None) -> PackedLinear:
-    """Lay out a matrix whose bytes in a file are `raw` [rows, bytes]; rows are filled up to a multiple of 8 with zeros.
+    """Lay out a matrix whose bytes in a file are `raw` [rows, bytes]; rows are filled up to a multiple of 16 with zeros.
 
     `kind` is one of PACKABLE, `columns` a multiple of 32; bias [rows].
     """
@@ -78,15 +78,15 @@ def repack(raw: Bytes, kind: GGMLQuantizationType, columns: int, bias: Floats | 
 
 
 def _side_by_side(rows: Bytes) -> Bytes:
-    """[groups, 8, units, bytes] to [groups, units, 8, bytes]."""
+    """[groups, 16, units, bytes] to [groups, units, 16, bytes]."""
     return np.ascontiguousarray(rows.swapaxes(1, 2))
 
 
 def _pack_blocks(raw: Bytes, form: _BlockFormat) -> Bytes:
-    grouped = raw.reshape(raw.shape[0] // GROUP, GROUP, -1, form.num_bytes).swapaxes(1, 2)  # [groups, blocks, 8, bytes]
+    grouped = raw.reshape(raw.shape[0] // GROUP, GROUP, -1, form.num_bytes).swapaxes(1, 2)  # [groups, blocks, 16, bytes]
     head = 2 * form.num_halves
-    halves = grouped[..., :head].reshape(*grouped.shape[:3], form.num_halves, 2).swapaxes(2, 3)  # [.., halves, 8, 2]
-    words = grouped[..., head:].reshape(*grouped.shape[:3], -1, 4).swapaxes(2, 3)  # [groups, blocks, words, 8, 4]
+    halves = grouped[..., :head].reshape(*grouped.shape[:3], form.num_halves, 2).swapaxes(2, 3)  # [.., halves, 16, 2]
+    words = grouped[..., head:].reshape(*grouped.shape[:3], -1, 4).swapaxes(2, 3)  # [groups, blocks, words, 16, 4]
     return np.concatenate(
         [part.reshape(*grouped.shape[:2], -1) for part in (halves, words)], axis=-1
     )  # [groups, blocks, bytes]

@@ -15,47 +15,54 @@ constexpr bool kHasVnni = true;
 constexpr bool kHasVnni = false;
 #endif
 
-// What a signed byte is raised by to be an unsigned one, as the dot product wants it; its sum is taken off again.
-constexpr float kSignedOffset = kHasVnni ? -128.0f : 0.0f;
-
-// Weights of 8 bits as `dot_signed` takes them: raised by 128, or as they are.
+// Weights of 8 bits as `dot_signed` takes them: raised by 128, because VNNI multiplies unsigned by signed, or as they are.
 inline __m256i prepare_signed(__m256i bytes) { return kHasVnni ? _mm256_xor_si256(bytes, _mm256_set1_epi8(-128)) : bytes; }
 
-// In each of 8 int32 lanes: the sum over j < 8 of 4 bytes of v[j] times the 4 bytes of q[j].
+// For h < H, in each of 8 int32 lanes: start, and the sum over j < 8 of 4 bytes of v[j * H + h] times the 4 of q[j].
 // v: 0 ... 15; q: -127 ... 127.
-inline __m256i dot_nibbles(const __m256i *v, const int32_t *q) {
+template <int H>
+inline void dot_nibbles(__m256i start, const __m256i *v, const int32_t *q, __m256i *total) {
 #if defined(__AVX512VNNI__) && defined(__AVX512VL__)
-  __m256i even = _mm256_setzero_si256(), odd = _mm256_setzero_si256();
+  __m256i odd[H];
+  for (int h = 0; h < H; h++) total[h] = start, odd[h] = _mm256_setzero_si256();
   for (int j = 0; j < 8; j += 2) {
-    even = _mm256_dpbusd_epi32(even, v[j], _mm256_set1_epi32(q[j]));
-    odd = _mm256_dpbusd_epi32(odd, v[j + 1], _mm256_set1_epi32(q[j + 1]));
+    const __m256i first = _mm256_set1_epi32(q[j]), second = _mm256_set1_epi32(q[j + 1]);
+    for (int h = 0; h < H; h++) {
+      total[h] = _mm256_dpbusd_epi32(total[h], v[j * H + h], first);
+      odd[h] = _mm256_dpbusd_epi32(odd[h], v[(j + 1) * H + h], second);
+    }
   }
-  return _mm256_add_epi32(even, odd);
+  for (int h = 0; h < H; h++) total[h] = _mm256_add_epi32(total[h], odd[h]);
 #else
   // 8 products of at most 2 * 15 * 127 fit int16: one widening add a block instead of eight.
-  __m256i pairs = _mm256_maddubs_epi16(v[0], _mm256_set1_epi32(q[0]));
-  __m256i others = _mm256_maddubs_epi16(v[4], _mm256_set1_epi32(q[4]));
-  for (int j = 1; j < 4; j++) {
-    pairs = _mm256_add_epi16(pairs, _mm256_maddubs_epi16(v[j], _mm256_set1_epi32(q[j])));
-    others = _mm256_add_epi16(others, _mm256_maddubs_epi16(v[j + 4], _mm256_set1_epi32(q[j + 4])));
+  for (int h = 0; h < H; h++) {
+    __m256i pairs = _mm256_maddubs_epi16(v[h], _mm256_set1_epi32(q[0]));
+    __m256i others = _mm256_maddubs_epi16(v[4 * H + h], _mm256_set1_epi32(q[4]));
+    for (int j = 1; j < 4; j++) {
+      pairs = _mm256_add_epi16(pairs, _mm256_maddubs_epi16(v[j * H + h], _mm256_set1_epi32(q[j])));
+      others = _mm256_add_epi16(others, _mm256_maddubs_epi16(v[(j + 4) * H + h], _mm256_set1_epi32(q[j + 4])));
+    }
+    total[h] = _mm256_add_epi32(start, _mm256_madd_epi16(_mm256_add_epi16(pairs, others), _mm256_set1_epi16(1)));
   }
-  return _mm256_madd_epi16(_mm256_add_epi16(pairs, others), _mm256_set1_epi16(1));
 #endif
 }
 
-// The same for bytes of `prepare_signed`; the caller adds `kSignedOffset` times the sum of q.
-inline __m256i dot_signed(const __m256i *v, const int32_t *q) {
+// The sum alone for bytes of `prepare_signed`. minus8: -8 times the sum of q's bytes.
+template <int H>
+inline void dot_signed(__m256i minus8, const __m256i *v, const int32_t *q, __m256i *total) {
 #if defined(__AVX512VNNI__) && defined(__AVX512VL__)
-  return dot_nibbles(v, q);
+  dot_nibbles<H>(_mm256_slli_epi32(minus8, 4), v, q, total);
 #else
   // |w| * x with w's sign on x: two products of at most 128 * 127 never saturate.
-  __m256i total = _mm256_setzero_si256();
-  for (int j = 0; j < 8; j++) {
-    const __m256i x = _mm256_sign_epi8(_mm256_set1_epi32(q[j]), v[j]);
-    const __m256i pairs = _mm256_maddubs_epi16(_mm256_sign_epi8(v[j], v[j]), x);
-    total = _mm256_add_epi32(total, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+  (void)minus8;
+  for (int h = 0; h < H; h++) {
+    total[h] = _mm256_setzero_si256();
+    for (int j = 0; j < 8; j++) {
+      const __m256i w = v[j * H + h], x = _mm256_sign_epi8(_mm256_set1_epi32(q[j]), w);
+      const __m256i pairs = _mm256_maddubs_epi16(_mm256_sign_epi8(w, w), x);
+      total[h] = _mm256_add_epi32(total[h], _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+    }
   }
-  return total;
 #endif
 }
 
@@ -73,18 +80,16 @@ inline __m256 load_bf16(const uint16_t *p) {
   return _mm256_castsi256_ps(_mm256_slli_epi32(words, 16));
 }
 
+// The sum of all lanes, in the order of `sum_lanes_of_4`.
 inline float sum_lanes(__m256 x) {
-  __m128 s = _mm_add_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
-  s = _mm_add_ps(s, _mm_movehl_ps(s, s));
-  s = _mm_add_ss(s, _mm_movehdup_ps(s));
-  return _mm_cvtss_f32(s);
+  const __m256 s = _mm256_hadd_ps(x, x), t = _mm256_hadd_ps(s, s);
+  return _mm_cvtss_f32(_mm_add_ss(_mm256_castps256_ps128(t), _mm256_extractf128_ps(t, 1)));
 }
 
 // Lane i of the result is the sum of x[i]'s lanes.
-inline __m256 sum_lanes_of_8(const __m256 *x) {
-  const __m256 a = _mm256_hadd_ps(_mm256_hadd_ps(x[0], x[1]), _mm256_hadd_ps(x[2], x[3]));
-  const __m256 b = _mm256_hadd_ps(_mm256_hadd_ps(x[4], x[5]), _mm256_hadd_ps(x[6], x[7]));
-  return _mm256_add_ps(_mm256_permute2f128_ps(a, b, 0x20), _mm256_permute2f128_ps(a, b, 0x31));
+inline __m128 sum_lanes_of_4(const __m256 *x) {
+  const __m256 s = _mm256_hadd_ps(_mm256_hadd_ps(x[0], x[1]), _mm256_hadd_ps(x[2], x[3]));
+  return _mm_add_ps(_mm256_castps256_ps128(s), _mm256_extractf128_ps(s, 1));
 }
 
 inline float max_lanes(__m256 x) {
