@@ -38,6 +38,7 @@ SAMPLES: dict[str, Any] = {
     "max_num_batched_tokens": 64,
     "kernels": False,
     "quantize": "q8",
+    "prompt_lookup": False,
     "num_threads": 3,
     "tools": ("demo", "x:y"),
     "tool_dialect": "required_json",

@@ -52,6 +52,7 @@ class Config(BaseSettings):
     max_num_seqs: int = Field(64, ge=1, description="Sequences that are computed together.")
     max_num_batched_tokens: int = Field(256, ge=1, description="Tokens in one step: the size of a prefill chunk.")
     kernels: bool = Field(True, description="Compiled CPU kernels where they serve the model; off takes torch.")
+    prompt_lookup: bool = Field(True, description="Guess tokens from the prompt, check several in a pass.")
     quantize: Literal["q8", "q4"] | None = Field(None, description="Round float weights to 8 or 4 bits at load.")
     num_threads: int | None = Field(None, ge=1, description="Threads of the engine; all cores by default.")
 

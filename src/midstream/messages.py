@@ -249,6 +249,9 @@ class EngineStats(msgspec.Struct, frozen=True, array_like=True):
     """Prompt tokens looked up in the prefix cache since the start."""
     prefix_hits: int
     preemptions: int
+    drafted: int
+    """Tokens guessed and checked since the start."""
+    drafts_accepted: int
 
 
 class StepOutput(msgspec.Struct, frozen=True, tag="step"):
@@ -292,5 +295,7 @@ class EngineOptions(msgspec.Struct, frozen=True):
     """None takes every core."""
     kernels: bool = True
     """Take the compiled CPU kernels where they serve the model."""
+    prompt_lookup: bool = True
+    """Guess tokens from what a sequence has read, and check several in one pass."""
     quantize: Literal["q8", "q4"] | None = None
     """Round weights that are floats at load; the kernels alone can."""

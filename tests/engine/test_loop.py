@@ -275,4 +275,6 @@ def test_the_stats_say_how_full_the_engine_is(tiny: TinyEngine) -> None:
         prefix_queries=6,
         prefix_hits=0,
         preemptions=0,
+        drafted=0,
+        drafts_accepted=0,
     )

@@ -33,7 +33,7 @@ COMMANDS: list[Command] = [
 def step_output(number: int, text: str = "") -> StepOutput:
     counts = TokenCounts(1, number, 0, 0, number, number)
     return StepOutput(
-        [SequenceOutput(1, [number], [TextDelta(text)], counts)], EngineStats(number, 0, 0, 8, 7, 0, 0, 0)
+        [SequenceOutput(1, [number], [TextDelta(text)], counts)], EngineStats(number, 0, 0, 8, 7, 0, 0, 0, 0, 0)
     )
 
 

@@ -8,8 +8,9 @@ from midstream.engine.batch import Batch, Row
 from midstream.engine.blocks import BlockCopy
 from midstream.engine.detokenizer import Detokenizer
 from midstream.engine.kv_cache import KVCache
-from midstream.engine.runner import TorchRunner, sampling_row
+from midstream.engine.runner import TorchRunner
 from midstream.engine.sequence import Sequence
+from midstream.engine.step_logits import sampling_row
 from midstream.engine.watch import Bitmask, PlainWatch
 from midstream.messages import AddRequest
 from tests.engine.forward import make_decoder
@@ -23,7 +24,7 @@ class MaskingWatch(PlainWatch):
     banned_token_ids = (7,)
 
     def fill_mask(self, bitmask: Bitmask) -> bool:
-        bitmask[1] = 5
+        bitmask[:] = (0, 5)
         return True
 
 
@@ -38,7 +39,7 @@ def sequence(num_generated: int, watch: PlainWatch | None = None) -> Sequence:
 @pytest.mark.parametrize(("num_generated", "premature"), [(0, (0, 9, 4)), (1, (0, 9, 4)), (2, ())])
 def test_every_end_is_premature_until_min_tokens(num_generated: int, premature: tuple[int, ...]) -> None:
     seq = sequence(num_generated)
-    row = sampling_row(Row(seq, 0, seq.num_tokens), 2, ENDS)
+    row = sampling_row(seq, np.zeros(2, np.int32), ENDS)
     assert tuple(row.premature_token_ids) == premature
     assert row.position == 3 + num_generated
     assert row.bitmask is None
@@ -47,7 +48,7 @@ def test_every_end_is_premature_until_min_tokens(num_generated: int, premature: 
 
 def test_the_watch_says_what_is_allowed_and_what_is_banned() -> None:
     seq = sequence(0, MaskingWatch())
-    row = sampling_row(Row(seq, 0, 3), 2, ENDS)
+    row = sampling_row(seq, np.full(2, -1, np.int32), ENDS)
     assert row.bitmask is not None
     np.testing.assert_array_equal(row.bitmask, np.array([0, 5], np.int32))
     assert row.banned_token_ids == (7,)
@@ -64,7 +65,7 @@ def test_a_step_gives_a_token_for_each_row_that_reaches_its_end(runner: TorchRun
     first, second, third = (make_sequence(range(n), request_id=n) for n in (5, 6, 3))
     first.block_table, second.block_table, third.block_table = [0, 1], [2, 3], [4]
     batch = Batch([Row(first, 0, 5), Row(second, 0, 2), Row(third, 0, 3)], [])
-    assert len(runner.execute(batch)) == 2
+    assert len(runner.forward(batch)) == 2
 
 
 def test_copies_run_before_anything_is_written(runner: TorchRunner) -> None:

@@ -24,10 +24,15 @@ def row(position: int = 0, *, bitmask: Bitmask | None = None, **fields: Any) -> 
     return SamplingRow(SamplingParams(**({"max_tokens": 1} | fields)), position, bitmask, **bans)
 
 
+def sample_all(logits: Tensor, rows: list[SamplingRow]) -> list[int]:
+    """One token for each row of `logits` [S, V]."""
+    return [sample(logits[index].numpy(), asked) for index, asked in enumerate(rows)]
+
+
 def draws(logits: Tensor = LOGITS, num_draws: int = NUM_DRAWS, **fields: Any) -> Counter[int]:
     """Draw at many positions, from 40 seeds."""
     rows = [row(position // 40, seed=position % 40, **fields) for position in range(num_draws)]
-    return Counter(sample(logits.expand(num_draws, -1), rows))
+    return Counter(sample_all(logits.expand(num_draws, -1), rows))
 
 
 def mask(allowed: list[int], vocab_size: int = len(LOGITS)) -> Bitmask:
@@ -62,8 +67,8 @@ def only(kept: list[int], temperature: float = 1.0) -> list[float]:
 
 
 def test_temperature_zero_takes_the_best_token_and_of_equals_the_first() -> None:
-    assert sample(LOGITS.unsqueeze(0), [row(temperature=0)]) == [2]
-    assert sample(torch.tensor([[0.0, 3.0, 3.0, 1.0]]), [row(temperature=0)]) == [1]
+    assert sample_all(LOGITS.unsqueeze(0), [row(temperature=0)]) == [2]
+    assert sample_all(torch.tensor([[0.0, 3.0, 3.0, 1.0]]), [row(temperature=0)]) == [1]
 
 
 @pytest.mark.parametrize("temperature", [1e-6, 1e-30, 1e-300, 5e-324])
@@ -149,10 +154,10 @@ def test_the_cuts_combine() -> None:
 def test_a_seed_and_a_position_name_the_draw_whatever_else_is_in_the_batch() -> None:
     wide = torch.randn(50, 300, generator=torch.Generator().manual_seed(3))
     rows = [row(position, seed=position * 31, top_p=0.95, top_k=position % 7 * 40) for position in range(50)]
-    together = sample(wide, rows)
-    assert together == [sample(wide[i : i + 1], rows[i : i + 1])[0] for i in range(50)]
+    together = sample_all(wide, rows)
+    assert together == [sample_all(wide[i : i + 1], rows[i : i + 1])[0] for i in range(50)]
     order = list(range(49, -1, -1))
-    assert sample(wide[order], [rows[i] for i in order]) == [together[i] for i in order]
+    assert sample_all(wide[order], [rows[i] for i in order]) == [together[i] for i in order]
 
 
 def test_seeds_and_positions_differ() -> None:
@@ -189,7 +194,7 @@ def test_a_mask_allows_nothing_else(temperature: float) -> None:
 def test_every_bit_of_a_mask_is_its_tokens(vocab_size: int) -> None:
     logits = torch.zeros(1, vocab_size)
     for token_id in range(vocab_size):
-        assert sample(logits, [row(temperature=0, bitmask=mask([token_id], vocab_size))]) == [token_id]
+        assert sample_all(logits, [row(temperature=0, bitmask=mask([token_id], vocab_size))]) == [token_id]
 
 
 def test_a_mask_of_one_token_beats_every_cut() -> None:
@@ -228,5 +233,5 @@ def test_any_parameters_give_an_allowed_token(
     vocab_size = len(values)
     allowed = data.draw(st.lists(st.integers(0, vocab_size - 1), min_size=1, unique=True))
     params = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p, "seed": seed}
-    [token_id] = sample(torch.tensor([values]), [row(3, bitmask=mask(allowed, vocab_size), **params)])
+    [token_id] = sample_all(torch.tensor([values]), [row(3, bitmask=mask(allowed, vocab_size), **params)])
     assert token_id in allowed

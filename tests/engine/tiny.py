@@ -83,14 +83,17 @@ class PrefixRunner:
         self._slots = slots
         self.steps: list[list[tuple[int, int]]] = []
 
-    def execute(self, batch: Batch) -> list[int]:
+    def execute(self, batch: Batch) -> "PrefixRunner":
         self.steps.append([(row.seq.request_id, row.num_new) for row in batch.rows])
         self._slots.copy(batch.copies)
         for row in batch.rows:
             self._slots.write(row.seq, row.start, row.start + row.num_new)
         for row in batch.rows:
             self._slots.check(row.seq, row.start + row.num_new)
-        return [prefix_names(row.seq)[-1] % VOCAB_SIZE for row in batch.sampling_rows]
+        return self
+
+    def sample(self, index: int, seq: Sequence) -> int:
+        return prefix_names(seq)[-1] % VOCAB_SIZE
 
 
 class ParkingWatch(PlainWatch):

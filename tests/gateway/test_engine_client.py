@@ -32,7 +32,7 @@ from midstream.telemetry.metrics import Metrics
 
 HELLO = encode_frame(Hello(512, 64, 16, 0.1))
 COUNTS = TokenCounts(1, 1, 0, 0, 1, 1)
-STATS = EngineStats(0, 0, 0, 64, 64, 0, 0, 0)
+STATS = EngineStats(0, 0, 0, 64, 64, 0, 0, 0, 0, 0)
 
 
 class FakeEngine:

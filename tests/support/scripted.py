@@ -3,11 +3,11 @@
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 
-import torch
+import numpy as np
 
 from midstream.engine.batch import Batch
-from midstream.engine.runner import sample_batch
 from midstream.engine.sequence import Sequence as Seq
+from midstream.engine.step_logits import Sampling, StepLogits
 from midstream.modelfile.tokenizer import Tokenizer
 
 Turn = Sequence[str | bytes]
@@ -27,24 +27,26 @@ class ScriptedRunner:
         self._token_bytes = tokenizer.all_token_bytes()
         self._ids = {piece: i for i, piece in reversed(list(enumerate(self._token_bytes))) if piece}
         self._scripts = scripts
+        self._sampling = Sampling(tokenizer.vocab_size, tuple(tokenizer.eos_token_ids))
         self._turn_starts: dict[int, list[int]] = {}
         self.refused: list[str] = []
         self.steps: list[list[tuple[int, int]]] = []
         """For each step the (request id, tokens computed) of its rows."""
         self.before_step: Callable[[Batch], None] = lambda batch: None
 
-    def execute(self, batch: Batch) -> list[int]:
+    def execute(self, batch: Batch) -> "ScriptedRunner":
         self.before_step(batch)
         self.steps.append([(row.seq.request_id, row.num_new) for row in batch.rows])
-        rows = batch.sampling_rows
-        wanted = [self._next_token(row.seq) for row in rows]
-        logits = torch.zeros(len(rows), self._tokenizer.vocab_size)  # [S, V]
-        for index, token_id in enumerate(wanted):
-            logits[index, token_id] = 100.0
-        got = sample_batch(
-            batch, logits, vocab_size=self._tokenizer.vocab_size, eos_token_ids=self._tokenizer.eos_token_ids
-        )
-        self.refused += [self._text(w) for w, g in zip(wanted, got, strict=True) if w != g]
+        return self
+
+    def sample(self, index: int, seq: Seq) -> int:
+        """What the script goes on with, through the real sampler and the grammar's mask."""
+        wanted = self._next_token(seq)
+        logits = np.zeros((1, self._tokenizer.vocab_size), np.float32)  # [1, V]
+        logits[0, wanted] = 100.0
+        got = StepLogits(logits, self._sampling).sample(0, seq)
+        if got != wanted:
+            self.refused.append(self._text(wanted))
         return got
 
     def _next_token(self, seq: Seq) -> int:

@@ -72,7 +72,9 @@ def test_requests_and_tokens_are_counted(served: Serving) -> None:
     assert value(samples, "time_to_first_token_seconds_count") == 3
     assert value(samples, "request_params_n_sum") == 1 + 2 + 1
     assert value(samples, "request_params_max_tokens_sum") == 7
-    num_gaps = sum(usage["completion_tokens"] for usage in usages) - 4
+    # Drafts that were right come together, as one output.
+    num_together = value(samples, "spec_decode_num_accepted_tokens_total")
+    num_gaps = sum(usage["completion_tokens"] for usage in usages) - 4 - num_together
     assert value(samples, "inter_token_latency_seconds_count") == num_gaps
 
 
@@ -147,12 +149,12 @@ def test_refused_requests_count_nowhere(served: Serving) -> None:
 
 def test_counters_go_on_when_a_new_engine_counts_from_nought() -> None:
     metrics = Metrics()
-    stats = EngineStats(1, 0, 0, 10, 5, 100, 40, 2)
+    stats = EngineStats(1, 0, 0, 10, 5, 100, 40, 2, 30, 20)
     metrics.observe_engine(stats)
     assert metrics.registry.get_sample_value("midstream:kv_cache_usage_perc") == 0.5
     metrics.forget_engine()
     assert metrics.registry.get_sample_value("midstream:num_requests_running") == 0
-    metrics.observe_engine(EngineStats(0, 0, 0, 10, 10, 30, 10, 0))
+    metrics.observe_engine(EngineStats(0, 0, 0, 10, 10, 30, 10, 0, 5, 4))
     assert metrics.registry.get_sample_value("midstream:prefix_cache_queries_total") == 130
     assert metrics.registry.get_sample_value("midstream:prefix_cache_hits_total") == 50
     assert metrics.registry.get_sample_value("midstream:num_preemptions_total") == 2

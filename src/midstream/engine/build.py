@@ -8,15 +8,16 @@ import torch
 from gguf import GGMLQuantizationType
 
 from midstream.engine.blocks import BlockPool
+from midstream.engine.drafting import PromptLookup
 from midstream.engine.kernels.cpu.compile import Unavailable, load_library
 from midstream.engine.kernels.cpu.native_model import NativeModel, Sizes
 from midstream.engine.kv_cache import KVCache, KVShape
 from midstream.engine.loop import Engine, Port, Runner
 from midstream.engine.models.decoder import Decoder
-from midstream.engine.models.transformers_model import TransformersModel
 from midstream.engine.native_runner import NativeRunner
 from midstream.engine.runner import TorchModel, TorchRunner
 from midstream.engine.scheduler import Scheduler
+from midstream.engine.sequence import Drafter
 from midstream.engine.watch import WatchFactory
 from midstream.engine.weights.load import load_weights, open_weights
 from midstream.engine.weights.packed import load_packed, unpackable
@@ -125,6 +126,8 @@ def _build_torch(
 
 
 def _build_transformers(options: EngineOptions, files: ModelFiles, tokenizer: Tokenizer) -> tuple[Runner, KVBudget]:
+    from midstream.engine.models.transformers_model import TransformersModel  # transformers is a second to import
+
     model = TransformersModel.load(files.path, _DTYPES[options.dtype])
     check_vocabulary(model.vocab_size, tokenizer)
     budget = plan_kv(options, model.kv_shape, _DTYPES[options.dtype])
@@ -156,6 +159,11 @@ def build_engine(
     tokenizer: Tokenizer,
     make_watch: WatchFactory,
 ) -> Engine:
+    token_bytes = tokenizer.all_token_bytes()
+
+    def make_drafter() -> Drafter:
+        return PromptLookup(token_bytes, lambda text: tokenizer.encode(text, at_start=False), budget.max_model_len)
+
     blocks = BlockPool(budget.num_blocks, options.block_size)
     scheduler = Scheduler(
         blocks, max_num_seqs=options.max_num_seqs, max_num_batched_tokens=options.max_num_batched_tokens
@@ -165,7 +173,8 @@ def build_engine(
         scheduler,
         runner,
         make_watch=make_watch,
-        token_bytes=tokenizer.all_token_bytes(),
+        token_bytes=token_bytes,
         eos_token_ids=tuple(tokenizer.eos_token_ids),
         max_model_len=budget.max_model_len,
+        make_drafter=make_drafter if options.prompt_lookup else None,
     )

@@ -16,14 +16,13 @@ def build_inputs(batch: Batch, block_size: int) -> ModelInputs:
     contexts: list[RowContext] = []
     sampling_indices: list[int] = []
     for row in batch.rows:
-        end = row.start + row.num_new
+        end = row.end + len(row.drafts)
         slots = _slots(row, end, block_size)  # [C]
-        contexts.append(RowContext(len(token_ids), len(token_ids) + row.num_new, slots))
+        contexts.append(RowContext(len(token_ids), len(token_ids) + end - row.start, slots))
         token_ids += row.token_ids
         positions.append(torch.arange(row.start, end))
         slot_mapping.append(slots[row.start :])
-        if row.samples:
-            sampling_indices.append(len(token_ids) - 1)
+        sampling_indices += range(len(token_ids) - row.num_logits, len(token_ids))
     return ModelInputs(
         token_ids=torch.tensor(token_ids),
         positions=torch.cat(positions),

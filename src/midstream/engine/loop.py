@@ -1,12 +1,15 @@
 """Owns the engine's state and its step. Never does tensor maths, never parses text, never blocks on a reader."""
 
 import time
+from collections.abc import Callable
+from collections.abc import Sequence as Items
+from itertools import takewhile
 from typing import Protocol
 
-from midstream.engine.batch import Batch
+from midstream.engine.batch import Batch, Row
 from midstream.engine.detokenizer import Detokenizer
 from midstream.engine.scheduler import Scheduler
-from midstream.engine.sequence import Sequence, SequenceStatus
+from midstream.engine.sequence import Drafter, Sequence, SequenceStatus
 from midstream.engine.turn import Turn
 from midstream.engine.watch import WatchFactory
 from midstream.messages import (
@@ -34,11 +37,18 @@ class Port(Protocol):
         """Hand over a step's output; never blocks, never drops."""
 
 
+class Logits(Protocol):
+    """What a forward pass predicts: `num_logits` rows for each row of its batch, in order."""
+
+    def sample(self, index: int, seq: Sequence) -> int:
+        """The token after all of `seq`, from row `index`."""
+
+
 class Runner(Protocol):
     """Computes a batch."""
 
-    def execute(self, batch: Batch) -> list[int]:
-        """Run the forward pass and sample one token for each of `batch.sampling_rows`, in order."""
+    def execute(self, batch: Batch) -> Logits:
+        """Run the forward pass. What it gives is valid until the next one."""
 
 
 class Engine:
@@ -54,6 +64,7 @@ class Engine:
         token_bytes: list[bytes],
         eos_token_ids: tuple[int, ...],
         max_model_len: int,
+        make_drafter: Callable[[], Drafter] | None = None,
     ) -> None:
         self.port = port
         self.scheduler = scheduler
@@ -62,7 +73,10 @@ class Engine:
         self.token_bytes = token_bytes
         self.eos_token_ids = frozenset(eos_token_ids)
         self.max_model_len = max_model_len
+        self.make_drafter = make_drafter
         self.sequences: dict[int, Sequence] = {}
+        self.num_drafted = 0
+        self.num_drafts_accepted = 0
         self._outputs: list[SequenceOutput] = []
 
     def run(self) -> None:
@@ -75,8 +89,8 @@ class Engine:
         batch = self.scheduler.schedule()
         if batch is None:
             return self.wait()
-        token_ids = self.runner.execute(batch)
-        self.publish(self.commit(batch, token_ids))
+        logits = self.runner.execute(batch)
+        self.publish(self.commit(batch, logits))
 
     def receive(self) -> None:
         for command in self.port.receive():
@@ -92,15 +106,18 @@ class Engine:
         self.publish([])
         self.port.wait()
 
-    def commit(self, batch: Batch, token_ids: list[int]) -> list[SequenceOutput]:
-        """Count what was computed, then move every sequence that sampled on by its token."""
+    def commit(self, batch: Batch, logits: Logits) -> list[SequenceOutput]:
+        """Move every sequence on: by what was computed, and, if it reached its last token, by what is sampled."""
         now_ns = time.monotonic_ns()
+        outputs, index = [], 0
         for row in batch.rows:
-            row.seq.num_computed_tokens += row.num_new
-            row.seq.num_forwarded += row.num_new
-            self.scheduler.blocks.record(row.seq)
-        sampling = [row.seq for row in batch.rows if row.seq.num_pending == 0]
-        return [self._advance(seq, token_id, now_ns) for seq, token_id in zip(sampling, token_ids, strict=True)]
+            num_logits = row.num_logits
+            if num_logits > 0:
+                outputs.append(self._advance(row, logits, index, now_ns))
+                index += num_logits
+            else:
+                self._count(row.seq, row.num_new)
+        return outputs
 
     def publish(self, outputs: list[SequenceOutput]) -> None:
         outputs = self._outputs + outputs
@@ -108,11 +125,32 @@ class Engine:
         if outputs:
             self.port.send(StepOutput(outputs, self._stats()))
 
-    def _advance(self, seq: Sequence, token_id: int, now_ns: int) -> SequenceOutput:
+    def _advance(self, row: Row, logits: Logits, index: int, now_ns: int) -> SequenceOutput:
+        """Sample after the row's last token, and on for as long as what comes is what was drafted."""
+        seq, drafts = row.seq, row.drafts
         seq.num_passes += 1
         turn = Turn(seq, now_ns)
-        self._extend(turn, [token_id])
+        num_right, has_logits = 0, True
+        while has_logits and not turn.has_ended:
+            self._extend(turn, [logits.sample(index + num_right, seq)])
+            num_before = num_right
+            num_right += num_equal(drafts[num_right:], seq.token_ids[row.end + num_right :])
+            has_logits = num_right > num_before and row.end + num_right == seq.num_tokens
+        self._count(seq, row.num_new + num_right)
+        if drafts:
+            self._observe_drafts(seq, len(drafts), num_right)
         return self._settle(turn)
+
+    def _count(self, seq: Sequence, num_computed: int) -> None:
+        seq.num_computed_tokens += num_computed
+        seq.num_forwarded += num_computed
+        self.scheduler.blocks.record(seq)
+
+    def _observe_drafts(self, seq: Sequence, num_proposed: int, num_accepted: int) -> None:
+        assert seq.drafter is not None
+        seq.drafter.observe(num_proposed, num_accepted)
+        self.num_drafted += num_proposed
+        self.num_drafts_accepted += num_accepted
 
     def _begin_turn(self, seq: Sequence) -> None:
         """Tokens that the grammar forces before anything is sampled are computed together with the prompt."""
@@ -160,7 +198,8 @@ class Engine:
 
     def _add(self, request: AddRequest) -> None:
         watch = self.make_watch(request.tool_plan, 0)
-        seq = Sequence(request, watch, Detokenizer(self.token_bytes))
+        drafter = None if self.make_drafter is None else self.make_drafter()
+        seq = Sequence(request, watch, Detokenizer(self.token_bytes), drafter)
         self.sequences[seq.request_id] = seq
         self.scheduler.add(seq)
         self._begin_turn(seq)
@@ -196,4 +235,11 @@ class Engine:
             prefix_queries=scheduler.num_prefix_queries,
             prefix_hits=scheduler.num_prefix_hits,
             preemptions=scheduler.num_preemptions,
+            drafted=self.num_drafted,
+            drafts_accepted=self.num_drafts_accepted,
         )
+
+
+def num_equal(drafts: Items[int], token_ids: Items[int]) -> int:
+    """How many of `drafts` stand at the head of `token_ids`, up to the first that does not."""
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(drafts, token_ids, strict=False)))

@@ -1,25 +1,21 @@
 """Owns the runner on the compiled CPU kernels. Gives what `runner.py` gives, within the kernels' stated tolerance."""
 
-import torch
-
 from midstream.engine.batch import Batch
 from midstream.engine.kernels.cpu.native_model import NativeModel
-from midstream.engine.runner import sample_batch
+from midstream.engine.step_logits import Sampling, StepLogits
 
 
 class NativeRunner:
-    """Runs a batch in one call into the library, then samples."""
+    """Runs a batch in one call into the library."""
 
     def __init__(self, model: NativeModel, *, vocab_size: int, eos_token_ids: tuple[int, ...]) -> None:
         self.model = model
-        self.eos_token_ids = eos_token_ids
-        self.vocab_size = vocab_size
+        self._sampling = Sampling(vocab_size, eos_token_ids)
 
     def warm_up(self, num_tokens: int) -> None:
         """Run one throw-away batch of `num_tokens`, so that the first request pays for no page fault."""
         self.model.warm_up(num_tokens)
 
-    def execute(self, batch: Batch) -> list[int]:
+    def execute(self, batch: Batch) -> StepLogits:
         self.model.copy(batch.copies)
-        logits = torch.from_numpy(self.model.forward(batch))  # [S, V]
-        return sample_batch(batch, logits, vocab_size=self.vocab_size, eos_token_ids=self.eos_token_ids)
+        return StepLogits(self.model.forward(batch), self._sampling)

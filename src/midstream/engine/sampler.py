@@ -4,8 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import torch
-from torch import Tensor
+import numpy.typing as npt
 
 from midstream.engine.watch import Bitmask
 from midstream.messages import SamplingParams
@@ -13,7 +12,13 @@ from midstream.messages import SamplingParams
 GREEDY_BELOW = 1e-5
 """Temperatures under this are greedy: dividing by them leaves the range of a float32."""
 
+Floats = npt.NDArray[np.float32]
+Ids = npt.NDArray[np.intp]
+
 _MASK64 = (1 << 64) - 1
+_STRETCH = 64
+_FIRST_NUCLEUS = 64
+"""Tokens that a `top_p` most often needs; more are sorted only where they do not hold enough."""
 
 
 @dataclass(frozen=True)
@@ -30,9 +35,15 @@ class SamplingRow:
     """Ends that come too early for `min_tokens`: taken only where the mask allows nothing else."""
 
 
-def sample(logits: Tensor, rows: list[SamplingRow]) -> list[int]:
-    """One token for each row of `logits` [S, V]. Rows do not influence each other. O(S x V)."""
-    return [_sample_row(logits[index], row) for index, row in enumerate(rows)]
+def sample(logits: Floats, row: SamplingRow) -> int:
+    """One token for `row` from its logits [V]; a mask that would leave nothing is a bug of whoever made it. O(V)."""
+    logits = _allowed(logits, row)
+    if row.params.temperature < GREEDY_BELOW:
+        return int(logits.argmax())
+    scaled = logits * np.float32(1 / row.params.temperature)
+    weights, token_ids = _candidates(np.exp(scaled - scaled.max()), row.params)  # [K], [K]
+    index = _index_at(weights, uniform(row.params.seed, row.position))
+    return index if token_ids is None else int(token_ids[index])
 
 
 def uniform(seed: int, position: int) -> float:
@@ -43,54 +54,80 @@ def uniform(seed: int, position: int) -> float:
     return ((z ^ (z >> 31)) >> 11) / (1 << 53)
 
 
-def _sample_row(logits: Tensor, row: SamplingRow) -> int:
-    """logits [V]; a mask that would leave nothing is a bug of whoever made it."""
+def _index_at(weights: Floats, share: float) -> int:
+    """The first index up to which `weights` hold more than `share` of their sum: first its stretch, then within it."""
+    whole = len(weights) // _STRETCH * _STRETCH
+    sums = np.append(weights[:whole].reshape(-1, _STRETCH).sum(axis=1), weights[whole:].sum()).astype(np.float64)
+    until = sums.cumsum()
+    wanted = share * until[-1]
+    stretch = int(until.searchsorted(wanted, side="right"))
+    part = weights[stretch * _STRETCH : (stretch + 1) * _STRETCH].astype(np.float64)
+    inside = int((until[stretch] - sums[stretch] + part.cumsum()).searchsorted(wanted, side="right"))
+    # Rounding may leave the stretch's sum a hair below; what has no weight still never comes.
+    return stretch * _STRETCH + min(inside, int(np.flatnonzero(part)[-1]))
+
+
+def _allowed(logits: Floats, row: SamplingRow) -> Floats:
+    """`logits` with what may not come ruled out; untouched itself."""
     if row.bitmask is not None:
-        allowed = torch.from_numpy(_unpack(row.bitmask, logits.shape[0]))  # [V] bool
-        assert bool(allowed.any()), "the grammar allows no token"
-        logits = logits.masked_fill(~allowed, -torch.inf)
+        allowed = _unpack(row.bitmask, logits.shape[0])  # [V] bool
+        assert allowed.any(), "the grammar allows no token"
+        logits = np.where(allowed, logits, np.float32(-np.inf))
     logits = _without(logits, row.banned_token_ids)
     if row.premature_token_ids:
         in_time = _without(logits, row.premature_token_ids)
-        logits = in_time if float(in_time.max()) > -torch.inf else logits
-    params = row.params
-    if params.temperature < GREEDY_BELOW:
-        return int(logits.argmax())
-    kept, token_ids = _top_k(logits.float() / params.temperature, params.top_k)  # [K], [K]
-    probabilities = torch.softmax(kept, dim=0)  # [K], falling
-    probabilities = _top_p_min_p(probabilities, params)
-    cumulative = probabilities.double().cumsum(0)  # [K]
-    draw = uniform(params.seed, row.position) * float(cumulative[-1])
-    index = int(torch.searchsorted(cumulative, torch.tensor(draw, dtype=torch.float64), right=True))
-    return int(token_ids[min(index, len(token_ids) - 1)])
+        logits = in_time if in_time.max() > -np.inf else logits
+    return logits
 
 
-def _without(logits: Tensor, token_ids: Sequence[int]) -> Tensor:
+def _without(logits: Floats, token_ids: Sequence[int]) -> Floats:
     """`logits` [V] with those of `token_ids` ruled out. Ids beyond the vocabulary name nothing."""
     known = [token_id for token_id in token_ids if token_id < logits.shape[0]]
-    return logits.index_fill(0, torch.tensor(known), -torch.inf) if known else logits
+    if not known:
+        return logits
+    logits = logits.copy()
+    logits[known] = -np.inf
+    return logits
 
 
-def _top_k(logits: Tensor, top_k: int) -> tuple[Tensor, Tensor]:
-    """The `top_k` best (0: all) in falling order, equal ones by token id, so that the order never wavers."""
-    values, token_ids = torch.sort(logits, descending=True, stable=True)  # [V], [V]
-    k = min(top_k, logits.shape[0]) if top_k > 0 else logits.shape[0]
-    return values[:k], token_ids[:k]
+def _candidates(weights: Floats, params: SamplingParams) -> tuple[Floats, Ids | None]:
+    """What top-k, the nucleus and the floor leave of `weights` [V], whose best is 1: weights and ids, both [K].
 
-
-def _top_p_min_p(probabilities: Tensor, params: SamplingParams) -> Tensor:
-    """Zero what the nucleus and the floor leave out; the best token always stays."""
+    Without any of the three, all weights in the order of their ids (None); else the kept ones, best first and equal
+    ones by token id, so that the order never wavers. The best token always stays.
+    """
+    vocab_size = weights.shape[0]
+    kept = params.top_k if 0 < params.top_k < vocab_size else vocab_size
+    if kept == vocab_size and params.top_p >= 1 and params.min_p <= 0:
+        return weights, None
+    total = weights.sum() if kept == vocab_size else _best(weights, kept)[0].sum()
+    num_sorted = kept if params.top_p >= 1 else min(kept, _FIRST_NUCLEUS)
+    while True:
+        best, token_ids = _best(weights, num_sorted)
+        before = best.astype(np.float64).cumsum() - best  # [num_sorted], mass of the better ones
+        if num_sorted == kept or before[-1] >= params.top_p * total:
+            break
+        num_sorted = min(kept, 8 * num_sorted)
+    stays = best >= params.min_p * best[0]
     if params.top_p < 1:
-        before = probabilities.cumsum(0) - probabilities  # [K], mass of the better ones
-        is_beyond = before >= params.top_p
-        is_beyond[0] = False  # a `top_p` that is 0 as a float32 leaves the best, too
-        probabilities = probabilities.masked_fill(is_beyond, 0)
-    if params.min_p > 0:
-        probabilities = probabilities.masked_fill(probabilities < params.min_p * probabilities[0], 0)
-    return probabilities
+        stays &= before < params.top_p * total
+    stays[0] = True  # a `top_p` that is 0 as a float32 leaves the best, too
+    return best[stays], token_ids[stays]
 
 
-def _unpack(bitmask: Bitmask, vocab_size: int) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+def _best(weights: Floats, num: int) -> tuple[Floats, Ids]:
+    """The `num` largest, falling, equal ones by token id, with their ids."""
+    if num < weights.shape[0]:
+        edge = np.partition(weights, -num)[-num]
+        above = np.flatnonzero(weights > edge)
+        token_ids = np.concatenate([above, np.flatnonzero(weights == edge)[: num - len(above)]])
+    else:
+        token_ids = np.arange(num)
+    order = np.lexsort((token_ids, -weights[token_ids]))
+    return weights[token_ids[order]], token_ids[order]
+
+
+def _unpack(bitmask: Bitmask, vocab_size: int) -> npt.NDArray[np.bool_]:
     bits = np.unpackbits(bitmask.view(np.uint8), bitorder="little")
     assert len(bits) >= vocab_size, "the mask is shorter than the vocabulary"
-    return bits[:vocab_size].astype(np.bool_)
+    return bits[:vocab_size].view(np.bool_)

@@ -5,6 +5,7 @@ compute, oldest first, cut to what is left: a long prompt delays the others by o
 """
 
 from collections import deque
+from dataclasses import replace
 from itertools import chain
 
 from midstream.engine.batch import Batch, Row
@@ -77,7 +78,19 @@ class Scheduler:
         # An older sequence may have needed the blocks of a younger one that came before it in the batch.
         rows = [row for row in rows if row.seq.status is SequenceStatus.RUNNING]
         assert rows or not self.running, "the oldest sequence always makes progress"
-        return Batch(rows, copies) if rows else None
+        return Batch(self._with_drafts(rows, budget), copies) if rows else None
+
+    def _with_drafts(self, rows: list[Row], budget: int) -> list[Row]:
+        """Let the rows that sample guess on, as far as the step has room; guesses take no other sequence's blocks."""
+        num_sampling = sum(row.samples for row in rows)
+        drafted = []
+        for row in rows:
+            drafts = row.seq.propose_drafts(num_sampling)[:budget] if row.samples else ()
+            if drafts and self.blocks.allocate(row.seq, row.num_new + len(drafts)):
+                budget -= len(drafts)
+                row = replace(row, drafts=drafts)  # noqa: PLW2901
+            drafted.append(row)
+        return drafted
 
     def _admit(self) -> list[BlockCopy]:
         copies = []

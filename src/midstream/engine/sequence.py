@@ -9,11 +9,22 @@ The counter rule: `num_pending = num_tokens - num_computed_tokens` is the sequen
 """
 
 from enum import Enum
+from typing import Protocol
 
 from midstream.engine.detokenizer import Detokenizer
 from midstream.engine.stop import StopMatcher
 from midstream.engine.watch import TokenWatch
 from midstream.messages import AddRequest, TokenCounts
+
+
+class Drafter(Protocol):
+    """Guesses a sequence's next tokens, and is told how many were right."""
+
+    def propose(self, seq: "Sequence", num_rows: int) -> tuple[int, ...]:
+        """Tokens that may follow all of `seq`, in a step of `num_rows` sequences."""
+
+    def observe(self, num_proposed: int, num_accepted: int) -> None:
+        """The last guess has been checked."""
 
 
 class SequenceStatus(Enum):
@@ -26,13 +37,16 @@ class SequenceStatus(Enum):
 class Sequence:
     """One request's tokens and counters. Owned by the engine's loop thread."""
 
-    def __init__(self, request: AddRequest, watch: TokenWatch, detokenizer: Detokenizer) -> None:
+    def __init__(
+        self, request: AddRequest, watch: TokenWatch, detokenizer: Detokenizer, drafter: Drafter | None = None
+    ) -> None:
         self.request_id = request.request_id
         self.sampling = request.sampling
         self.salt = request.salt
         self.status = SequenceStatus.WAITING
         self.watch = watch
         self.detokenizer = detokenizer
+        self.drafter = drafter
         self.stop = StopMatcher(request.sampling.stop)
         self.token_ids = list(request.token_ids)
         self.num_prompt_tokens = len(request.token_ids)
@@ -66,6 +80,10 @@ class Sequence:
             computed=self.num_forwarded,
             passes=self.num_passes,
         )
+
+    def propose_drafts(self, num_rows: int) -> tuple[int, ...]:
+        """Guesses at the tokens that will follow, in a step of `num_rows` sequences."""
+        return () if self.drafter is None else self.drafter.propose(self, num_rows)
 
     def append_generated(self, token_id: int) -> None:
         self.token_ids.append(token_id)

@@ -19,6 +19,10 @@ class TokenWatch(Protocol):
         """Calls routed so far, those of earlier turns included."""
 
     @property
+    def is_in_call(self) -> bool:
+        """True from where a call's tool is known to the call's end: arguments come, often copied from the prompt."""
+
+    @property
     def banned_token_ids(self) -> tuple[int, ...]:
         """Tokens that may never be sampled (frames that only the server may write)."""
 
@@ -38,7 +42,7 @@ class TokenWatch(Protocol):
         """The only tokens that can come next, if the grammar knows them: appended without sampling."""
 
     def fill_mask(self, bitmask: Bitmask) -> bool:
-        """Write the allowed next tokens to `bitmask` ([ceil(V / 32)] int32, bit set = allowed).
+        """Overwrite `bitmask` ([ceil(V / 32)] int32, bit set = allowed) with the allowed next tokens.
 
         Returns False, writing nothing, where every token is allowed.
         """
@@ -52,6 +56,7 @@ class PlainWatch:
     """The watch of a request without tools: all text is text."""
 
     num_calls = 0
+    is_in_call = False
     banned_token_ids: tuple[int, ...] = ()
 
     def feed(self, token_id: int, text: str, mark: Mark) -> list[WatchEvent]:

@@ -23,8 +23,8 @@ class Metrics:
     def __init__(self) -> None:
         disable_created_metrics()  # type: ignore[no-untyped-call]  # vLLM has none, and each would double a counter's lines
         self.registry = CollectorRegistry()
-        self._engine_totals = {"prefix_queries": 0, "prefix_hits": 0, "preemptions": 0}
         self._define_engine()
+        self._engine_totals = dict.fromkeys(self._engine_counters, 0)
         self._define_requests()
         self._define_tools()
 
@@ -37,11 +37,7 @@ class Metrics:
         self.waiting.set(stats.num_waiting)
         self.parked.set(stats.num_parked)
         self.kv_usage.set(1 - stats.num_free_blocks / stats.num_blocks)
-        for name, counter in (
-            ("prefix_queries", self.prefix_queries),
-            ("prefix_hits", self.prefix_hits),
-            ("preemptions", self.preemptions),
-        ):
+        for name, counter in self._engine_counters.items():
             total = getattr(stats, name)
             # A new engine process counts from 0 again; the counters go on.
             counter.inc(max(0, total - self._engine_totals[name]))
@@ -70,6 +66,15 @@ class Metrics:
         self.prefix_queries = self._counter("prefix_cache_queries", "Tokens looked up in the prefix cache.")
         self.prefix_hits = self._counter("prefix_cache_hits", "Tokens whose KV the prefix cache had.")
         self.preemptions = self._counter("num_preemptions", "Times that a sequence lost its KV blocks.")
+        self.drafted = self._counter("spec_decode_num_draft_tokens", "Tokens guessed and checked.")
+        self.drafts_accepted = self._counter("spec_decode_num_accepted_tokens", "Guessed tokens that were right.")
+        self._engine_counters = {
+            "prefix_queries": self.prefix_queries,
+            "prefix_hits": self.prefix_hits,
+            "preemptions": self.preemptions,
+            "drafted": self.drafted,
+            "drafts_accepted": self.drafts_accepted,
+        }
         self.engine_restarts = self._counter("engine_restarts", "Times that the engine process was started again.")
 
     def _define_requests(self) -> None:

@@ -95,6 +95,10 @@ class CallWatch:
         self.num_calls = num_earlier_calls
         self.banned_token_ids = banned_token_ids
 
+    @property
+    def is_in_call(self) -> bool:
+        return self._call is not None
+
     def feed(self, token_id: int, text: str, mark: Mark) -> list[WatchEvent]:
         events: list[WatchEvent] = []
         for event in self._parser.feed(text):

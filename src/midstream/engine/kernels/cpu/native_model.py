@@ -83,14 +83,14 @@ class NativeModel:
         """Compute `num_tokens` tokens in the first blocks, which nobody holds yet."""
         num_blocks = -(-num_tokens // self._kv.shape[4])
         self._buffers.clear()
-        self._buffers.add([0] * num_tokens, 0, list(range(num_blocks)), samples=True)
+        self._buffers.add([0] * num_tokens, 0, list(range(num_blocks)), num_logits=1)
         self._step()
 
     def forward(self, batch: Batch) -> Floats:
-        """Write the new tokens' KV and return the logits [S, V] of `batch.sampling_rows`, valid until the next call."""
+        """Write the new tokens' KV and return the logits [S, V] that the rows give, valid until the next call."""
         self._buffers.clear()
         for row in batch.rows:
-            self._buffers.add(row.token_ids, row.start, row.seq.block_table, samples=row.samples)
+            self._buffers.add(row.token_ids, row.start, row.seq.block_table, num_logits=row.num_logits)
         return self._step()
 
     def _step(self) -> Floats:
@@ -109,26 +109,26 @@ class _Buffers:
         self.first_token: Ints = np.zeros(max_rows + 1, np.int32)
         self.start: Ints = np.zeros(max_rows, np.int32)
         self.block_tables: Ints = np.zeros((max_rows, max_blocks), np.int32)
-        self.samples: Ints = np.zeros(max_rows, np.int32)
-        self.logits: Floats = np.empty((max_rows, padded_vocab_size), np.float32)
+        self.samples: Ints = np.zeros(max_tokens, np.int32)
+        # As large as a step could need; memory that is never written takes no room.
+        self.logits: Floats = np.empty((max_tokens, padded_vocab_size), np.float32)
         arrays = (self.token_ids, self.first_token, self.start, self.block_tables, self.samples, self.logits)
         self.struct = structs.Batch(0, 0, 0, max_blocks, *map(pointer, arrays))
 
     def clear(self) -> None:
         self.struct.num_tokens = self.struct.num_rows = self.struct.num_samples = 0
 
-    def add(self, token_ids: list[int], start: int, block_table: list[int], *, samples: bool) -> None:
-        """Lay one row behind the others."""
+    def add(self, token_ids: list[int], start: int, block_table: list[int], *, num_logits: int) -> None:
+        """Lay one row behind the others; its last `num_logits` tokens give logits."""
         struct = self.struct
         row, end = struct.num_rows, struct.num_tokens + len(token_ids)
         self.token_ids[struct.num_tokens : end] = token_ids
         self.first_token[row + 1] = end
         self.start[row] = start
         self.block_tables[row, : len(block_table)] = block_table
-        if samples:
-            self.samples[struct.num_samples] = end - 1
-            struct.num_samples += 1
-        struct.num_tokens, struct.num_rows = end, row + 1
+        num_samples = struct.num_samples + num_logits
+        self.samples[struct.num_samples : num_samples] = range(end - num_logits, end)
+        struct.num_tokens, struct.num_rows, struct.num_samples = end, row + 1, num_samples
 
 
 @dataclass(frozen=True)

@@ -62,7 +62,7 @@ class PackedLinear:
 
 
 def repack(raw: Bytes, kind: GGMLQuantizationType, columns: int, bias: Floats | None = None) -> PackedLinear:
-    """Lay out a matrix whose bytes in a file are `raw` [rows, bytes]; rows are filled up to a multiple of 16 with zeros.
+    """Lay out a matrix whose bytes in a file are `raw` [rows, bytes]; zero rows fill up a multiple of 16.
 
     `kind` is one of PACKABLE, `columns` a multiple of 32; bias [rows].
     """
@@ -83,7 +83,9 @@ def _side_by_side(rows: Bytes) -> Bytes:
 
 
 def _pack_blocks(raw: Bytes, form: _BlockFormat) -> Bytes:
-    grouped = raw.reshape(raw.shape[0] // GROUP, GROUP, -1, form.num_bytes).swapaxes(1, 2)  # [groups, blocks, 16, bytes]
+    grouped = raw.reshape(raw.shape[0] // GROUP, GROUP, -1, form.num_bytes).swapaxes(
+        1, 2
+    )  # [groups, blocks, 16, bytes]
     head = 2 * form.num_halves
     halves = grouped[..., :head].reshape(*grouped.shape[:3], form.num_halves, 2).swapaxes(2, 3)  # [.., halves, 16, 2]
     words = grouped[..., head:].reshape(*grouped.shape[:3], -1, 4).swapaxes(2, 3)  # [groups, blocks, words, 16, 4]

@@ -1,0 +1,118 @@
+"""Owns guesses at a sequence's next tokens, copied from what it has read before. Wrong ones cost time, never words.
+
+Two look-ups. Anywhere, the last tokens as they stand earlier in the sequence: the prompt, the tools' schemas, earlier
+results. Inside a call, the word that an argument has begun, in the text before the call, tokenised anew from where it
+goes on: `PVG` in a question and `"PVG` in an argument share no token. Source: Saxena, Prompt Lookup Decoding, 2023.
+"""
+
+import re
+from collections.abc import Callable
+
+from midstream.engine.sequence import Sequence
+
+MAX_DRAFTS = 12
+"""Tokens of one guess: what a pass computes beside its own token for little more than its own time."""
+
+_NGRAM = 3
+_WORD = re.compile(rb"[^\s\"'\[\]{}():,<>]*\Z")
+_WORD_END = re.compile(rb"[\s\"'\[\]{}()<>]|[?!.,;:](?:\s|\Z)")
+_MAX_WORD_BYTES = 48
+_MAX_LOOKS = 16
+_MEMORY = 0.8
+"""Weight of what was known of a guess's worth against one new outcome."""
+
+Encode = Callable[[str], list[int]]
+
+
+class Worth:
+    """How much of what was guessed came true, the recent weighing more."""
+
+    def __init__(self, first: float) -> None:
+        self._share = first
+
+    def observe(self, num_proposed: int, num_accepted: int) -> None:
+        self._share = _MEMORY * self._share + (1 - _MEMORY) * num_accepted / num_proposed
+
+    def pays(self, num_rows: int) -> bool:
+        """True while a guessed token costs less than it brings in a step of `num_rows` sequences.
+
+        Alone, a step waits for the weights, and a token more costs a fifth of it; in company it costs all but the
+        same as a token of another sequence: docs/performance.md, "What a token more costs".
+        """
+        return self._share > num_rows / (num_rows + 4)
+
+
+class PromptLookup:
+    """Guesses for one sequence. Owned by the engine's loop thread; costs O(tokens) once, then O(new tokens)."""
+
+    def __init__(self, token_bytes: list[bytes], encode: Encode, max_model_len: int) -> None:
+        self._token_bytes = token_bytes
+        self._encode = encode
+        self._max_model_len = max_model_len
+        self._num_read = 0
+        self._ends: dict[tuple[int, ...], int] = {}
+        """For each n-gram but the last one the position after its latest occurrence."""
+        self._text = b""
+        self._call_start: int | None = None
+        # A call copies from what was asked; other text seldom does, and has to show it.
+        self._worth_in_calls, self._worth_elsewhere = Worth(0.9), Worth(0.5)
+        self._worth = self._worth_elsewhere
+        """Of the last guess."""
+
+    def propose(self, seq: Sequence, num_rows: int) -> tuple[int, ...]:
+        """Tokens that may follow all of `seq`, in a step of `num_rows` sequences; often none."""
+        room = min(
+            MAX_DRAFTS,
+            seq.sampling.max_tokens - seq.num_generated - 1,
+            self._max_model_len - seq.num_tokens - 1,
+        )
+        self._worth = self._worth_in_calls if seq.watch.is_in_call else self._worth_elsewhere
+        if room <= 0 or not self._worth.pays(num_rows):
+            return ()
+        self._read(seq)
+        token_ids = self._from_word() if seq.watch.is_in_call else []
+        return tuple((token_ids or self._from_tokens(seq))[:room])
+
+    def observe(self, num_proposed: int, num_accepted: int) -> None:
+        """The last guess has been checked."""
+        self._worth.observe(num_proposed, num_accepted)
+
+    def _read(self, seq: Sequence) -> None:
+        """Take in the tokens that have come since the last look."""
+        token_ids, num_known = seq.token_ids, len(seq.token_ids)
+        for end in range(max(self._num_read, _NGRAM), num_known):
+            self._ends[tuple(token_ids[end - _NGRAM : end])] = end
+        self._text += b"".join([self._token_bytes[token_id] for token_id in token_ids[self._num_read :]])
+        self._num_read = num_known
+        if not seq.watch.is_in_call:
+            self._call_start = None
+        elif self._call_start is None:
+            self._call_start = len(self._text)
+
+    def _from_tokens(self, seq: Sequence) -> list[int]:
+        """What followed the last tokens where they stood before."""
+        at = self._ends.get(tuple(seq.token_ids[-_NGRAM:]))
+        return [] if at is None else seq.token_ids[at : at + MAX_DRAFTS]
+
+    def _from_word(self) -> list[int]:
+        """The rest of a word that begins like the one that the text ends with."""
+        found = _WORD.search(self._text, max(0, len(self._text) - _MAX_WORD_BYTES))
+        word = found.group() if found else b""
+        rest = self._rest_of(word) if word else b""
+        return self._encode(rest.decode("utf-8", errors="ignore")) if rest else []
+
+    def _rest_of(self, word: bytes) -> bytes:
+        """What follows `word` at the latest place before the call where a word begins with it and goes on."""
+        before = self._call_start if self._call_start is not None else 0
+        for _ in range(_MAX_LOOKS):
+            at = self._text.rfind(word, 0, before)
+            if at < 0:
+                return b""
+            after = at + len(word)
+            end = _WORD_END.search(self._text, after, after + _MAX_WORD_BYTES)
+            rest = self._text[after : end.start() if end else after + _MAX_WORD_BYTES]
+            begins_a_word = at == 0 or not self._text[at - 1 : at].isalnum()
+            if begins_a_word and rest:
+                return rest
+            before = after - 1
+        return b""
