@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from midstream.engine.sequence import SequenceStatus
 from midstream.messages import FinishReason, SamplingParams
-from tests.engine.tiny import PARKS, TinyEngine, greedy
+from tests.engine.tiny import PARKS, Oracle, TinyEngine, greedy
 
 
 @dataclass(frozen=True)
@@ -87,6 +87,9 @@ def requests(draw: st.DrawFn) -> Request:
     )
 
 
+drafters = st.lists(st.integers(0, 6), min_size=1, max_size=5).map(lambda num_right: lambda: Oracle(num_right))
+
+
 @st.composite
 def tiny_engines(draw: st.DrawFn) -> TinyEngine:
     block_size = draw(st.integers(1, 5))
@@ -97,6 +100,7 @@ def tiny_engines(draw: st.DrawFn) -> TinyEngine:
         max_num_seqs=draw(st.integers(1, 5)),
         max_num_batched_tokens=draw(st.sampled_from([1, 2, 7, 40])),
         max_model_len=num_tokens,
+        make_drafter=draw(st.none() | drafters),
     )
 
 

@@ -7,6 +7,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from midstream.engine.batch import Row
 from midstream.engine.blocks import BlockCopy, BlockPool
 from midstream.engine.sequence import Sequence
 from tests.engine.tiny import Slots, make_sequence
@@ -194,7 +195,7 @@ def test_a_copy_into_the_last_free_block_may_take_its_own_source() -> None:
     slots = Slots(1, B)
     first = make_sequence([1, 2, 3])
     compute(pool, first)
-    slots.write(first, 0, 3)
+    slots.write(Row(first, 0, 3))
     pool.release(first)
     later = make_sequence([1, 2, 9])
     copy = pool.adopt_prefix(later)
@@ -260,8 +261,7 @@ class PoolMachine(RuleBasedStateMachine):
         self.slots.copy(self.copies)
         scheduled = [seq for seq in self.live if seq.request_id in self.reserved]
         for seq in scheduled:
-            end = seq.num_computed_tokens + self.reserved[seq.request_id]
-            self.slots.write(seq, seq.num_computed_tokens, end)
+            self.slots.write(Row(seq, seq.num_computed_tokens, self.reserved[seq.request_id]))
         for seq in scheduled:
             seq.num_computed_tokens += self.reserved[seq.request_id]
             self.pool.record(seq)

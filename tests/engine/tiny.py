@@ -4,14 +4,14 @@ Tokens are the numbers below `VOCAB_SIZE`; the end is token 0; the next token is
 """
 
 from collections.abc import Callable, Iterable
-from itertools import accumulate
+from itertools import accumulate, cycle
 
-from midstream.engine.batch import Batch
+from midstream.engine.batch import Batch, Row
 from midstream.engine.blocks import BlockCopy, BlockPool
 from midstream.engine.detokenizer import Detokenizer
 from midstream.engine.loop import Engine
 from midstream.engine.scheduler import Scheduler
-from midstream.engine.sequence import Sequence
+from midstream.engine.sequence import Drafter, Sequence
 from midstream.engine.watch import PlainWatch, TokenWatch
 from midstream.messages import (
     Abort,
@@ -41,11 +41,16 @@ def make_sequence(token_ids: Iterable[int], *, salt: bytes = b"", request_id: in
     return Sequence(request, PlainWatch(), Detokenizer(TOKEN_BYTES))
 
 
-def prefix_names(seq: Sequence) -> list[int]:
+def next_token(salt: bytes, token_ids: list[int]) -> int:
+    """What the engine without a model says after `token_ids`."""
+    return prefix_names(salt, token_ids)[-1] % VOCAB_SIZE
+
+
+def prefix_names(salt: bytes, token_ids: list[int]) -> list[int]:
     """For every position a number that stands for the owner and all tokens up to there."""
-    start = int.from_bytes(seq.salt, "big") + 17
+    start = int.from_bytes(salt, "big") + 17
     names = accumulate(
-        seq.token_ids, lambda name, token_id: (name * 1_000_003 + token_id + 1) % ((1 << 61) - 1), initial=start
+        token_ids, lambda name, token_id: (name * 1_000_003 + token_id + 1) % ((1 << 61) - 1), initial=start
     )
     return list(names)[1:]
 
@@ -62,15 +67,19 @@ class Slots:
             source, target = copy.source * self._block_size, copy.target * self._block_size
             self._names[target : target + copy.num_slots] = self._names[source : source + copy.num_slots]
 
-    def write(self, seq: Sequence, start: int, end: int) -> None:
-        names = prefix_names(seq)
-        for position in range(start, end):
+    def write(self, row: Row) -> None:
+        """The KV of the row's tokens, of its drafts too."""
+        seq = row.seq
+        names = prefix_names(seq.salt, [*seq.token_ids[: row.end], *row.drafts])
+        for position in range(row.start, len(names)):
             self._names[self._slot(seq, position)] = names[position]
 
     def check(self, seq: Sequence, end: int) -> None:
         """Assert that positions [0, end) of `seq` hold the KV of its own tokens."""
         found = [self._names[self._slot(seq, position)] for position in range(end)]
-        assert found == prefix_names(seq)[:end], f"sequence {seq.request_id} would read another's KV"
+        assert found == prefix_names(seq.salt, seq.token_ids)[:end], (
+            f"sequence {seq.request_id} would read another's KV"
+        )
 
     def _slot(self, seq: Sequence, position: int) -> int:
         return seq.block_table[position // self._block_size] * self._block_size + position % self._block_size
@@ -82,18 +91,39 @@ class PrefixRunner:
     def __init__(self, slots: Slots) -> None:
         self._slots = slots
         self.steps: list[list[tuple[int, int]]] = []
+        self.num_computed: list[int] = []
+        """Tokens of each step, drafts included."""
 
     def execute(self, batch: Batch) -> "PrefixRunner":
         self.steps.append([(row.seq.request_id, row.num_new) for row in batch.rows])
+        self.num_computed.append(sum(len(row.token_ids) for row in batch.rows))
         self._slots.copy(batch.copies)
         for row in batch.rows:
-            self._slots.write(row.seq, row.start, row.start + row.num_new)
+            self._slots.write(row)
         for row in batch.rows:
-            self._slots.check(row.seq, row.start + row.num_new)
+            self._slots.check(row.seq, row.end)
         return self
 
     def sample(self, index: int, seq: Sequence) -> int:
-        return prefix_names(seq)[-1] % VOCAB_SIZE
+        return next_token(seq.salt, seq.token_ids)
+
+
+class Oracle:
+    """A drafter that guesses the next tokens, right up to a place that changes from guess to guess."""
+
+    def __init__(self, num_right: list[int]) -> None:
+        self._num_right = cycle(num_right)
+        self.observed: list[tuple[int, int]] = []
+
+    def propose(self, seq: Sequence, num_rows: int) -> tuple[int, ...]:
+        token_ids, num_prompt = list(seq.token_ids), seq.num_tokens
+        for _ in range(next(self._num_right)):
+            token_ids.append(next_token(seq.salt, token_ids))
+        wrong = (next_token(seq.salt, token_ids) + 1) % VOCAB_SIZE
+        return (*token_ids[num_prompt:], wrong)
+
+    def observe(self, num_proposed: int, num_accepted: int) -> None:
+        self.observed.append((num_proposed, num_accepted))
 
 
 class ParkingWatch(PlainWatch):
@@ -117,6 +147,7 @@ class TinyEngine:
         max_num_batched_tokens: int = 64,
         max_model_len: int | None = None,
         make_watch: Callable[[ToolPlan | None, int], TokenWatch] = make_tiny_watch,
+        make_drafter: Callable[[], Drafter] | None = None,
     ) -> None:
         self.port = ListPort()
         self.blocks = BlockPool(num_blocks, block_size)
@@ -132,6 +163,7 @@ class TinyEngine:
             token_bytes=TOKEN_BYTES,
             eos_token_ids=(EOS,),
             max_model_len=max_model_len or num_blocks * block_size,
+            make_drafter=make_drafter,
         )
 
     def add(
@@ -157,7 +189,7 @@ class TinyEngine:
         self.engine.step()
         self.blocks.check(list(self.engine.sequences.values()))
         rows = self.runner.steps[-1] if len(self.runner.steps) > num_steps else []
-        assert sum(num_new for _, num_new in rows) <= self.scheduler.max_num_batched_tokens
+        assert all(num <= self.scheduler.max_num_batched_tokens for num in self.runner.num_computed[num_steps:])
         assert len(self.scheduler.running) <= self.scheduler.max_num_seqs
         return rows
 

@@ -70,8 +70,8 @@ class PromptLookup:
         if room <= 0 or not self._worth.pays(num_rows):
             return ()
         self._read(seq)
-        token_ids = self._from_word() if seq.watch.is_in_call else []
-        return tuple((token_ids or self._from_tokens(seq))[:room])
+        word = self._begun_word() if seq.watch.is_in_call else b""
+        return tuple((self._from_word(word) if word else self._from_tokens(seq))[:room])
 
     def observe(self, num_proposed: int, num_accepted: int) -> None:
         """The last guess has been checked."""
@@ -94,23 +94,27 @@ class PromptLookup:
         at = self._ends.get(tuple(seq.token_ids[-_NGRAM:]))
         return [] if at is None else seq.token_ids[at : at + MAX_DRAFTS]
 
-    def _from_word(self) -> list[int]:
-        """The rest of a word that begins like the one that the text ends with."""
+    def _begun_word(self) -> bytes:
         found = _WORD.search(self._text, max(0, len(self._text) - _MAX_WORD_BYTES))
-        word = found.group() if found else b""
-        rest = self._rest_of(word) if word else b""
+        return found.group() if found else b""
+
+    def _from_word(self, word: bytes) -> list[int]:
+        """What follows `word` where a word before the call begins with it, in tokens of its own."""
+        rest = self._rest_of(word)
         return self._encode(rest.decode("utf-8", errors="ignore")) if rest else []
 
     def _rest_of(self, word: bytes) -> bytes:
-        """What follows `word` at the latest place before the call where a word begins with it and goes on."""
-        before = self._call_start if self._call_start is not None else 0
+        """The latest word before the call that begins with `word` and goes on, without its beginning."""
+        source = self._call_start or 0
+        before = source
         for _ in range(_MAX_LOOKS):
             at = self._text.rfind(word, 0, before)
             if at < 0:
                 return b""
             after = at + len(word)
-            end = _WORD_END.search(self._text, after, after + _MAX_WORD_BYTES)
-            rest = self._text[after : end.start() if end else after + _MAX_WORD_BYTES]
+            limit = min(source, after + _MAX_WORD_BYTES)
+            end = _WORD_END.search(self._text, after, limit)
+            rest = self._text[after : end.start() if end else limit]
             begins_a_word = at == 0 or not self._text[at - 1 : at].isalnum()
             if begins_a_word and rest:
                 return rest

@@ -136,7 +136,8 @@ class Engine:
             num_before = num_right
             num_right += num_equal(drafts[num_right:], seq.token_ids[row.end + num_right :])
             has_logits = num_right > num_before and row.end + num_right == seq.num_tokens
-        self._count(seq, row.num_new + num_right)
+        # The last token is never counted: what resumes after it needs its logits.
+        self._count(seq, min(row.num_new + num_right, seq.num_pending - 1))
         if drafts:
             self._observe_drafts(seq, len(drafts), num_right)
         return self._settle(turn)

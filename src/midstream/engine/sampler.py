@@ -60,10 +60,10 @@ def _index_at(weights: Floats, share: float) -> int:
     sums = np.append(weights[:whole].reshape(-1, _STRETCH).sum(axis=1), weights[whole:].sum()).astype(np.float64)
     until = sums.cumsum()
     wanted = share * until[-1]
-    stretch = int(until.searchsorted(wanted, side="right"))
+    stretch = min(int(until.searchsorted(wanted, side="right")), int(np.flatnonzero(sums)[-1]))
     part = weights[stretch * _STRETCH : (stretch + 1) * _STRETCH].astype(np.float64)
     inside = int((until[stretch] - sums[stretch] + part.cumsum()).searchsorted(wanted, side="right"))
-    # Rounding may leave the stretch's sum a hair below; what has no weight still never comes.
+    # Rounding may leave a sum a hair below what is wanted; what has no weight still never comes.
     return stretch * _STRETCH + min(inside, int(np.flatnonzero(part)[-1]))
 
 
