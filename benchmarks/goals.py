@@ -56,7 +56,7 @@ def p99(workload: str, figure: str) -> Measure:
 
 def bandwidth_share(results: Results) -> Spread | None:
     """What the server's decoding reads a second, over what the memory gives."""
-    bytes_per_token = results.facts.get("bytes_per_token", 0)
+    bytes_per_token = results.facts.get(names.WEIGHT_BYTES, 0)
     rates = results.of(names.streams("Q4_0", 1), names.DECODE)
     limits = results.of(names.KERNELS, names.BANDWIDTH)
     if not rates or not limits:

@@ -6,6 +6,7 @@ SDK: what it reads is HTTP/1.1 with chunks, and `data:` lines.
 
 import asyncio
 import gc
+import itertools
 import json
 import statistics
 import time
@@ -72,7 +73,7 @@ class Stream:
     def gaps_s(self) -> list[tuple[float, float]]:
         """(end, length) of every silence between two frames with text."""
         times = self.token_times_s
-        return [(b, b - a) for a, b in zip(times, times[1:], strict=False)]
+        return [(b, b - a) for a, b in itertools.pairwise(times)]
 
 
 # --- what the bytes mean; pure ---

@@ -1,5 +1,6 @@
 """Owns the model files that both servers are given, made once from the embedded one. Trains and downloads nothing."""
 
+import functools
 import hashlib
 import importlib.util
 import re
@@ -79,6 +80,7 @@ def is_linear(tensor: Any) -> bool:
     return tensor.name.startswith("blk.") and len(tensor.shape) == 2
 
 
+@functools.cache  # reading a header with a vocabulary takes seconds
 def facts(path: Path) -> ModelFacts:
     reader = GGUFReader(path)
     sizes = {tensor.name: int(tensor.n_bytes) for tensor in reader.tensors}

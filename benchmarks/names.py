@@ -46,3 +46,8 @@ def prefill(num_streams: int) -> str:
 
 def overhead(num_streams: int) -> str:
     return f"last needed token to the tool's function, {num_streams} at once, ms"
+
+
+# --- facts ---
+
+WEIGHT_BYTES = "weight bytes that a step reads, Q4_0"
