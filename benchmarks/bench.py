@@ -15,11 +15,13 @@ import sys
 import time
 from pathlib import Path
 
-from benchmarks import report
 from benchmarks.machine import machine, versions
 from benchmarks.models import model_files
+from benchmarks.plan import QUICK, Plan
 from benchmarks.servers import ROOT
-from benchmarks.stages import QUICK, Bench, Plan
+from benchmarks.stages import Bench
+
+from benchmarks import report
 
 
 def main() -> None:

@@ -111,7 +111,7 @@ class _Clock:
 
 def _chunk_spans(raw: bytes, start: int) -> list[tuple[int, int]]:
     """Where the body lies in `raw`: [start, end) of each HTTP chunk."""
-    spans = []
+    spans: list[tuple[int, int]] = []
     while True:
         line_end = raw.find(b"\r\n", start)
         if line_end < 0:

@@ -60,6 +60,18 @@ def _read(file: Path) -> str:
         return ""
 
 
+def machine_cpu_s() -> tuple[float, float]:
+    """(CPU time of everything on the machine, time that its host gave to others) since it started."""
+    user, nice, system, _, _, irq, softirq, steal = map(int, _read(_PROC / "stat").split()[1:9])
+    return (user + nice + system + irq + softirq) / _TICKS_PER_S, steal / _TICKS_PER_S
+
+
+def own_cpu_s() -> float:
+    """CPU time of this process and of every child that has ended."""
+    times = os.times()
+    return times.user + times.system + times.children_user + times.children_system
+
+
 # --- system calls ---
 
 
@@ -105,8 +117,10 @@ def count_syscalls(counter: str, pids: list[int]) -> Iterator[SyscallCount]:
 
 def parse_syscalls(counter: str, text: str) -> int:
     """The total of perf's or strace's summary. Raises ValueError when there is none."""
-    pattern = r"^(\d+),,raw_syscalls:sys_enter" if counter == "perf" else r"^100\.00.*?(\d+)(?:\s+\d+)? total$"
-    match = re.search(pattern, text, re.MULTILINE)
+    if counter == "perf":
+        match = re.search(r"^(\d+),,raw_syscalls:sys_enter", text, re.MULTILINE)
+    else:  # by its columns: two of them may be blank
+        match = re.search(r"^100\.00.{25} *(\d+) .* total$", text, re.MULTILINE)
     if match is None:
         raise ValueError(f"{counter} counted nothing: {text[-300:]!r}")
     return int(match.group(1))
@@ -123,7 +137,9 @@ def _try(command: list[str]) -> bool:
 def busy_core() -> Iterator[None]:
     """A process that never rests, on one core for good."""
     core = max(os.sched_getaffinity(0))
-    code = f"import os\nos.sched_setaffinity(0, {{{core}}})\nwhile True: pass"
+    # It ends by itself when this process is killed.
+    busy = f"while os.getppid() == {os.getpid()}: sum(range(100000))"
+    code = f"import os\nos.sched_setaffinity(0, {{{core}}})\n{busy}"
     process = subprocess.Popen([sys.executable, "-c", code])
     try:
         time.sleep(0.5)

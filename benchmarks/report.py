@@ -3,9 +3,10 @@
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from benchmarks import names
 from benchmarks.goals import GOALS, Goal
 from benchmarks.results import MIDSTREAM, SERVERS, Results, Spread, ratio
+
+from benchmarks import names
 
 _HOW_TO_READ = """\
 Medians; least to most in brackets. A ratio is median over median of alternating runs in one session, only one server
@@ -77,11 +78,11 @@ def table(head: Sequence[object], rows: Iterable[Sequence[object]]) -> str:
     """Columns padded, so that it reads in a terminal too."""
     cells = [[str(cell).replace("|", "\\|") for cell in row] for row in [head, *rows]]
     widths = [max(len(row[column]) for row in cells) for column in range(len(head))]
-    lines = [
-        "| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) + " |" for row in cells
+    rule = ["-" * width for width in widths]
+    padded = [
+        [cell.ljust(width) for cell, width in zip(row, widths, strict=True)] for row in (cells[0], rule, *cells[1:])
     ]
-    rule = "| " + " | ".join("-" * max(3, width) for width in widths) + " |"
-    return "\n".join([lines[0], rule, *lines[1:]])
+    return "\n".join(f"| {' | '.join(row)} |" for row in padded)
 
 
 def show(spread: Spread) -> str:

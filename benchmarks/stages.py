@@ -8,58 +8,22 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks import names, processes, tool_calls, workloads
 from benchmarks.load import run_streams
 from benchmarks.models import ModelFacts, facts
+from benchmarks.plan import Plan
 from benchmarks.prompts import Prompts
 from benchmarks.results import LLAMA, MIDSTREAM, TRANSFORMERS, Results
 from benchmarks.servers import ROOT, START, Profile, Server, llama_cpp, midstream
 
+from benchmarks import names, processes, tool_calls, workloads
+
 Run = tuple[str, Coroutine[Any, Any, dict[str, Any]]]
 """A workload's name and one run of it."""
-
-
-@dataclass(frozen=True)
-class Plan:
-    """How much is measured."""
-
-    rounds: int = 4
-    """Alternations A B A B with Q4_0."""
-    type_rounds: int = 3
-    """The same with Q4_1 and Q8_0."""
-    transformers_rounds: int = 2
-    tokens: int = 128
-    crowd_tokens: int = 64
-    """A stream's length where 64 run at once."""
-    ttft_requests: int = 15
-    tool_calls: int = 60
-    repeats: int = 5
-    """Runs of what one server start gives several of."""
-    idle_s: float = 60.0
-    left_out: tuple[str, ...] = ()
-    """Stages."""
-    limit_s: float = 22 * 60.0
-    """No stage begins later."""
-
-
-QUICK = Plan(
-    rounds=1,
-    type_rounds=1,
-    tokens=48,
-    crowd_tokens=24,
-    ttft_requests=7,
-    tool_calls=20,
-    repeats=1,
-    idle_s=5.0,
-    left_out=("Q8_0", "transformers"),
-    limit_s=240.0,
-)
 
 
 class Bench:
@@ -106,7 +70,7 @@ class Bench:
                 self.results.miss(f"stage {name}", f"{self.plan.limit_s / 60:g} minutes were over before it began")
                 continue
             self.say(name)
-            with self._noting_failure(f"stage {name}"):
+            with self._noting_failure(f"stage {name}"), self._watching_others(name):
                 self.stages[name]()
 
     def say(self, text: str) -> None:
@@ -269,14 +233,25 @@ class Bench:
                     figures[names.ON_TOP] = (total - expected) / 2**20
                 else:
                     figures[names.GROWN] = (total - server.facts["pss_before"]) / 2**20
+                    self.results.facts["llama.cpp built with"] = server.facts["system"]
                 self.results.add(names.MEMORY, server.name, figures)
-                self.results.facts.setdefault("llama.cpp built with", server.facts.get("system"))
 
     def _decode(self, server: Server, num_streams: int) -> dict[str, float]:
         return asyncio.run(workloads.decode(server, self._prompts, num_streams, self.plan.tokens))
 
     @contextmanager
-    def _noting_failure(self, what: str) -> Any:
+    def _watching_others(self, stage: str) -> Iterator[None]:
+        """What else ran meanwhile: figures from beside a busy neighbour are no figures."""
+        start_s, own_s, (machine_s, steal_s) = time.monotonic(), processes.own_cpu_s(), processes.machine_cpu_s()
+        yield
+        took_s = time.monotonic() - start_s
+        after_s, steal_after_s = processes.machine_cpu_s()
+        others_s = max(0.0, after_s - machine_s - (processes.own_cpu_s() - own_s))
+        seen = self.results.facts.setdefault("other processes (and other guests), % of a core", {})
+        seen[stage] = f"{100 * others_s / took_s:.0f} ({100 * (steal_after_s - steal_s) / took_s:.0f})"
+
+    @contextmanager
+    def _noting_failure(self, what: str) -> Iterator[None]:
         """Not for KeyboardInterrupt, which ends everything."""
         try:
             yield
