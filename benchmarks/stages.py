@@ -3,7 +3,6 @@
 A stage that fails leaves a row that says so and why; the next one goes on.
 """
 
-import asyncio
 import json
 import subprocess
 import sys
@@ -13,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from benchmarks.load import run_streams
+from benchmarks.load import run, run_streams
 from benchmarks.models import ModelFacts, facts
 from benchmarks.plan import Plan
 from benchmarks.prompts import Prompts
@@ -90,10 +89,10 @@ class Bench:
                 self.say(f"  round {number + 1} of {num_rounds}: {name}, {profile.model.stem}")
                 with self._noting_failure(name), START[name](profile) as server:
                     self._prompts.seed(number)
-                    asyncio.run(workloads.warm_up(server, self._prompts))
-                    for workload, run in make_runs(server):
+                    run(workloads.warm_up(server, self._prompts))
+                    for workload, one_run in make_runs(server):
                         with self._noting_failure(f"{workload}: {name}"):
-                            self.results.add(workload, name, asyncio.run(run))
+                            self.results.add(workload, name, run(one_run))
 
     def _all_runs(self, server: Server) -> list[Run]:
         plan, prompts = self.plan, self._prompts
@@ -107,8 +106,7 @@ class Bench:
         ]
 
     def _crowd_runs(self, server: Server) -> list[Run]:
-        run = workloads.decode(server, self._prompts, 64, self.plan.crowd_tokens)
-        return [(names.streams("Q4_0", 64), run)]
+        return [(names.streams("Q4_0", 64), workloads.decode(server, self._prompts, 64, self.plan.crowd_tokens))]
 
     def _type_runs(self, model_type: str) -> Callable[[Server], list[Run]]:
         return lambda server: self._decodes(server, model_type, (1, 1, 8, 16))
@@ -144,7 +142,7 @@ class Bench:
         self.results.facts["bandwidth read by"] = ended.stderr.strip().splitlines()[-1]
 
     def tools(self) -> None:
-        figures = asyncio.run(tool_calls.run(self.models["Q4_1"], ["named", "required"], self.plan.tool_calls))
+        figures = run(tool_calls.run(self.models["Q4_1"], ["named", "required"], self.plan.tool_calls))
         self.results.add(names.TOOLS, MIDSTREAM, figures)
         if self._tool_model is None:
             self.results.miss(
@@ -152,7 +150,7 @@ class Bench:
                 "the embedded model never calls a tool by itself; give one that does with --tool-model",
             )
             return
-        figures = asyncio.run(tool_calls.run(self._tool_model, ["auto", "named"], self.plan.tool_calls))
+        figures = run(tool_calls.run(self._tool_model, ["auto", "named"], self.plan.tool_calls))
         for name in [name for name in figures if name.startswith("auto")]:
             self.results.add(names.TOOLS, MIDSTREAM, {name: figures.pop(name)})
         self.results.add(names.TOOLS_OTHER, MIDSTREAM, figures)
@@ -162,7 +160,7 @@ class Bench:
         for name in (MIDSTREAM, LLAMA):
             self._prompts.seed(0)
             with START[name](Profile(self.models["Q4_0"], slot_tokens=1024)) as server:
-                asyncio.run(workloads.warm_up(server, self._prompts))
+                run(workloads.warm_up(server, self._prompts))
                 with self._noting_failure(f"{names.NEIGHBOUR}: {name}"):
                     self._neighbour(server)
                 with self._noting_failure(f"{names.SYSCALLS}: {name}"):
@@ -189,7 +187,7 @@ class Bench:
             return
         body = workloads.body(server, self._prompts.unique(workloads.SHORT_TOKENS), self.plan.tokens)
         with processes.count_syscalls(counter, server.pids) as count:
-            asyncio.run(run_streams(server.port, [body]))
+            run(run_streams(server.port, [body]))
         self.results.add(names.RESOURCES, server.name, {names.SYSCALLS: count.value / self.plan.tokens})
         self.results.facts["system calls counted with"] = counter
 
@@ -226,7 +224,7 @@ class Bench:
             self._prompts.seed(0)
             with start(profile) as server:
                 bodies = [workloads.body(server, self._prompts.unique(480), 8) for _ in range(profile.num_slots)]
-                asyncio.run(run_streams(server.port, bodies))
+                run(run_streams(server.port, bodies))
                 total = processes.pss_bytes(server.pids)
                 figures = {names.TOTAL_MEMORY: total / 2**20}
                 if server.name == MIDSTREAM:
@@ -237,7 +235,7 @@ class Bench:
                 self.results.add(names.MEMORY, server.name, figures)
 
     def _decode(self, server: Server, num_streams: int) -> dict[str, float]:
-        return asyncio.run(workloads.decode(server, self._prompts, num_streams, self.plan.tokens))
+        return run(workloads.decode(server, self._prompts, num_streams, self.plan.tokens))
 
     @contextmanager
     def _watching_others(self, stage: str) -> Iterator[None]:
