@@ -48,6 +48,10 @@ def overhead(num_streams: int) -> str:
     return f"last needed token to the tool's function, {num_streams} at once, ms"
 
 
+OTHERS = "CPU that other processes took, % of a core"
+STEAL = "CPU that other guests took, % of a core"
+
+
 # --- facts ---
 
 WEIGHT_BYTES = "weight bytes that a step reads, Q4_0"

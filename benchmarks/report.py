@@ -56,7 +56,7 @@ def side_by_side_table(results: Results) -> str:
         ours = by_server.get(MIDSTREAM, [])
         if figure == names.PROMPT_TOKENS and ours == by_server[peer]:
             continue  # both count the same; the workload's name has it
-        quotient = ratio(ours, by_server[peer])
+        quotient = None if figure in (names.OTHERS, names.STEAL) else ratio(ours, by_server[peer])
         rows.append((workload, figure, _show(ours), peer, _show(by_server[peer]), show(quotient) if quotient else ""))
     return table(("workload", "figure", MIDSTREAM, "peer", "peer's", "ratio"), rows)
 

@@ -69,7 +69,7 @@ class Bench:
                 self.results.miss(f"stage {name}", f"{self.plan.limit_s / 60:g} minutes were over before it began")
                 continue
             self.say(name)
-            with self._noting_failure(f"stage {name}"), self._watching_others(name):
+            with self._noting_failure(f"stage {name}"), self._watching_others(f"while measuring, stage {name}"):
                 self.stages[name]()
 
     def say(self, text: str) -> None:
@@ -84,10 +84,13 @@ class Bench:
         make_runs: Callable[[Server], list[Run]],
         servers: tuple[str, ...] = (MIDSTREAM, LLAMA),
     ) -> None:
+        model_type = next(name for name, path in self.models.items() if path == profile.model)
+        session = f"while measuring {' and '.join(servers)}, {model_type}, {profile.num_slots} slots"
         for number in range(num_rounds):
             for name in servers:
-                self.say(f"  round {number + 1} of {num_rounds}: {name}, {profile.model.stem}")
-                with self._noting_failure(name), START[name](profile) as server:
+                self.say(f"  round {number + 1} of {num_rounds}: {name}, {model_type}")
+                meanwhile = self._watching_others(session, name)
+                with self._noting_failure(name), meanwhile, START[name](profile) as server:
                     self._prompts.seed(number)
                     run(workloads.warm_up(server, self._prompts))
                     for workload, one_run in make_runs(server):
@@ -238,15 +241,18 @@ class Bench:
         return run(workloads.decode(server, self._prompts, num_streams, self.plan.tokens))
 
     @contextmanager
-    def _watching_others(self, stage: str) -> Iterator[None]:
-        """What else ran meanwhile: figures from beside a busy neighbour are no figures."""
+    def _watching_others(self, workload: str, server: str = MIDSTREAM) -> Iterator[None]:
+        """What else ran meanwhile: figures from beside a busy neighbour are no figures.
+
+        Whatever the block starts has to end within it.
+        """
         start_s, own_s, (machine_s, steal_s) = time.monotonic(), processes.own_cpu_s(), processes.machine_cpu_s()
         yield
         took_s = time.monotonic() - start_s
         after_s, steal_after_s = processes.machine_cpu_s()
         others_s = max(0.0, after_s - machine_s - (processes.own_cpu_s() - own_s))
-        seen = self.results.facts.setdefault("other processes (and other guests), % of a core", {})
-        seen[stage] = f"{100 * others_s / took_s:.0f} ({100 * (steal_after_s - steal_s) / took_s:.0f})"
+        shares = {names.OTHERS: 100 * others_s / took_s, names.STEAL: 100 * (steal_after_s - steal_s) / took_s}
+        self.results.add(workload, server, shares)
 
     @contextmanager
     def _noting_failure(self, what: str) -> Iterator[None]:
