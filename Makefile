@@ -19,10 +19,12 @@ TORCH_INDEX ?=
 PYTHON  ?=
 PYTHONS := $(or $(PYTHON),python3.11 python3.12 python3.13 python3 python)
 
-.PHONY: help serve install test check clean
+PEERS   := .venv-peers
+
+.PHONY: help serve install test check bench bench-quick clean
 
 help:  ## Show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "make %-8s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-12s %s\n", $$1, $$2}' Makefile
 	@echo
 	@echo "Variables: PYTHON=python3.12  TORCH_INDEX=<URL of an index of torch builds>  CONFIG=<file>  ARGS='--port 8001'"
 
@@ -41,8 +43,14 @@ check: $(STAMP)/test  ## Run the static checks alone
 	@$(BIN)/lint-imports
 	@$(BIN)/hadolint Dockerfile
 
+bench: $(STAMP)/model $(PEERS)/.stamp  ## Measure everything beside llama.cpp and transformers (25 minutes): docs/benchmarks.md
+	@$(BIN)/python -m benchmarks.bench $(ARGS)
+
+bench-quick: $(STAMP)/model $(PEERS)/.stamp  ## The same in 5 minutes, less exactly: build/bench-quick.md
+	@$(BIN)/python -m benchmarks.bench --quick $(ARGS)
+
 clean:  ## Remove the environment and every cache
-	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) $(PEERS) build dist .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # --- the four steps, each with its stamp ---
@@ -89,4 +97,17 @@ $(STAMP)/test: $(STAMP)/model
 	@echo "[test] installing what the tests need"
 	@$(PIP) --constraint constraints.txt --editable '.[test]' || { \
 	  echo "the test extra could not be installed; the lines above say why. Then run make again." >&2; exit 1; }
+	@touch $@
+
+# --- what the benchmarks compare with, in an environment of its own ---
+
+$(PEERS)/.stamp: $(STAMP)/venv benchmarks/peers/requirements.txt
+	@echo "[bench] installing the peers into $(PEERS)"
+	@$(BIN)/python -m venv --clear $(PEERS)
+	@PYTHONPATH= $(PEERS)/bin/python -m pip --disable-pip-version-check install --quiet \
+	  $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) $(TORCH) || { \
+	  echo "$(TORCH) could not be installed; is the network up? Another index: make bench TORCH_INDEX=<URL>" >&2; exit 1; }
+	@PYTHONPATH= $(PEERS)/bin/python -m pip --disable-pip-version-check install --quiet \
+	  --requirement benchmarks/peers/requirements.txt || { \
+	  echo "the peers could not be installed; the lines above say why. Then run make again." >&2; exit 1; }
 	@touch $@
