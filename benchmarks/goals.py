@@ -3,8 +3,9 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from benchmarks import names
 from benchmarks.results import LLAMA, Results, Spread, percentile, ratio
+
+from benchmarks import names
 
 Measure = Callable[[Results], Spread | None]
 

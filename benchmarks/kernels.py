@@ -18,9 +18,9 @@ import time
 from pathlib import Path
 
 import numpy as np
-from benchmarks import names, processes
 from benchmarks.models import facts
 
+from benchmarks import names, processes
 from midstream.engine.build import build_engine, build_runner
 from midstream.engine.loop import Engine
 from midstream.engine.watch import plain_watch

@@ -16,8 +16,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
-from benchmarks import processes
 from benchmarks.models import facts
+
+from benchmarks import processes
 
 ROOT = Path(__file__).parent.parent
 FOLDER = Path(__file__).parent

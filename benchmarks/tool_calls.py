@@ -5,10 +5,11 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from benchmarks import names
 from benchmarks.load import Stream, run_streams
 from benchmarks.prompts import chat_body
 from benchmarks.servers import Profile, Server, midstream
+
+from benchmarks import names
 
 Figures = dict[str, list[float]]
 Marks = dict[str, dict[str, int]]

@@ -9,7 +9,6 @@ import statistics
 from collections.abc import Sequence
 from typing import Any
 
-from benchmarks import names
 from benchmarks.load import (
     LoadError,
     Stream,
@@ -23,6 +22,8 @@ from benchmarks.load import (
 )
 from benchmarks.prompts import Messages, Prompts, chat_body
 from benchmarks.servers import Server
+
+from benchmarks import names
 
 Figures = dict[str, float]
 

@@ -31,6 +31,7 @@ SAMPLES: dict[str, Any] = {
     "model": "model.gguf",
     "chat_template": Path("t.jinja"),
     "dtype": "float16",
+    "device": "cpu",
     "max_model_len": 512,
     "kv_cache_bytes": 1 << 20,
     "block_size": 32,

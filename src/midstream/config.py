@@ -43,9 +43,14 @@ class Config(BaseSettings):
     drain_s: float = Field(30, ge=0, description="Time that open streams get to finish after SIGTERM.")
 
     # --- model and engine ---
-    model: str = Field("smollm2-135m", description="An alias, a .gguf file, or a Hugging Face folder.")
+    model: str = Field(
+        "smollm2-135m", description="An alias, a .gguf file, a Hugging Face folder, or a hub's id (org/name)."
+    )
     chat_template: Path | None = Field(None, description="A Jinja file that replaces the model's template.")
-    dtype: Literal["float32", "bfloat16", "float16"] = Field("float32", description="Of weights and KV cache.")
+    device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto takes a GPU where there is one.")
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
+        "auto", description="Of weights and KV in torch: float32 on a CPU, bfloat16 on a GPU by default."
+    )
     max_model_len: int | None = Field(None, ge=16, description="Longest context in tokens; the model's by default.")
     kv_cache_bytes: int = Field(1 * GIB, ge=1 << 20, description="Memory for the KV cache, taken at start.")
     block_size: int = Field(16, ge=1, le=1024, description="Tokens in one KV block.")

@@ -295,6 +295,8 @@ class EngineOptions(msgspec.Struct, frozen=True):
     """None takes every core."""
     kernels: bool = True
     """Take the compiled CPU kernels where they serve the model."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """`auto` takes a CUDA device where torch sees one."""
     prompt_lookup: bool = True
     """Guess tokens from what a sequence has read, and check several in one pass."""
     quantize: Literal["q8", "q4"] | None = None

@@ -6,8 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from midstream.engine.attention.metadata import AttentionMetadata, RowContext
-from midstream.engine.attention.reference import paged_attention
+from midstream.engine.attention.reference import RaggedAttention, RowContext, paged_attention
 
 Array = npt.NDArray[np.float64]
 
@@ -67,7 +66,7 @@ def test_every_row_attends_to_its_own_past_and_to_nothing_else(
         contexts.append(RowContext(start, start + num_new, torch.from_numpy(slots)))
         expected.append(naive(query[start : start + num_new], keys[slots], values[slots], scale, window))
         start += num_new
-    metadata = AttentionMetadata(torch.zeros(0, dtype=torch.int64), contexts)
+    metadata = RaggedAttention(torch.zeros(0, dtype=torch.int64), contexts)
     as_float = [torch.from_numpy(array).float() for array in (query, keys, values)]
     got = paged_attention(as_float[0], as_float[1], as_float[2], metadata, scale=scale, sliding_window=window)
     np.testing.assert_allclose(got.numpy(), np.concatenate(expected), atol=1e-5, rtol=1e-5)
@@ -75,7 +74,7 @@ def test_every_row_attends_to_its_own_past_and_to_nothing_else(
 
 def test_keys_and_values_may_be_of_another_type_than_the_query() -> None:
     query, cache = torch.randn(1, 2, 4), torch.randn(2, 3, 1, 4)
-    metadata = AttentionMetadata(torch.zeros(0, dtype=torch.int64), [RowContext(0, 1, torch.arange(3))])
+    metadata = RaggedAttention(torch.zeros(0, dtype=torch.int64), [RowContext(0, 1, torch.arange(3))])
     keys, values = cache.bfloat16()
     got = paged_attention(query, keys, values, metadata, scale=0.5, sliding_window=None)
     rounded = paged_attention(query, keys.float(), values.float(), metadata, scale=0.5, sliding_window=None)

@@ -1,8 +1,15 @@
 """From a batch to tensors: where each row stands, and which slots it reads and writes."""
 
+from midstream.engine.attention.reference import RaggedAttention, RowContext
 from midstream.engine.batch import Batch, Row
 from midstream.engine.inputs import build_inputs
+from midstream.engine.models.decoder import ModelInputs
 from tests.engine.tiny import make_sequence
+
+
+def rows_of(inputs: ModelInputs) -> list[RowContext]:
+    assert isinstance(inputs.attention, RaggedAttention)
+    return inputs.attention.rows
 
 
 def test_rows_lie_one_after_the_other_each_at_its_own_positions_and_slots() -> None:
@@ -13,7 +20,7 @@ def test_rows_lie_one_after_the_other_each_at_its_own_positions_and_slots() -> N
     assert inputs.token_ids.tolist() == [15, 22, 23, 24, 25]
     assert inputs.positions.tolist() == [5, 2, 3, 4, 5]
     assert inputs.attention.slot_mapping.tolist() == [1, 10, 11, 20, 21]
-    first, second = inputs.attention.rows
+    first, second = rows_of(inputs)
     assert (first.query_start, first.query_end) == (0, 1)
     assert first.slots.tolist() == [12, 13, 14, 15, 0, 1]
     assert (second.query_start, second.query_end) == (1, 5)
@@ -39,7 +46,7 @@ def test_a_batch_in_which_nobody_samples_is_still_one() -> None:
 def test_blocks_that_are_reserved_for_later_tokens_are_not_read() -> None:
     seq = make_sequence(range(3))
     seq.block_table = [0, 7]
-    [row] = build_inputs(Batch([Row(seq, 0, 3)], []), block_size=2).attention.rows
+    [row] = rows_of(build_inputs(Batch([Row(seq, 0, 3)], []), block_size=2))
     assert row.slots.tolist() == [0, 1, 14]
 
 
@@ -48,4 +55,4 @@ def test_a_block_of_one_slot_is_a_block() -> None:
     seq.block_table = [4, 2, 9]
     inputs = build_inputs(Batch([Row(seq, 1, 2)], []), block_size=1)
     assert inputs.attention.slot_mapping.tolist() == [2, 9]
-    assert inputs.attention.rows[0].slots.tolist() == [4, 2, 9]
+    assert rows_of(inputs)[0].slots.tolist() == [4, 2, 9]

@@ -1,11 +1,13 @@
 """The KV tensors: one slot a token, and copies of the head of a block."""
 
+from typing import Any
+
 import torch
 
 from midstream.engine.blocks import BlockCopy
 from midstream.engine.kv_cache import KVCache, KVShape
 
-SIZES = {"num_layers": 2, "block_size": 4, "num_kv_heads": 3, "head_dim": 8}
+SIZES: dict[str, Any] = {"num_layers": 2, "block_size": 4, "num_kv_heads": 3, "head_dim": 8}
 
 
 def make_cache(num_blocks: int = 5) -> KVCache:

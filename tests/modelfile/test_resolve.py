@@ -99,5 +99,57 @@ def test_an_incomplete_folder_names_what_is_missing(folder: Path, missing: str) 
 
 
 def test_anything_else_names_the_three_forms_and_a_near_alias() -> None:
-    with pytest.raises(ModelFileError, match=r"\.gguf file, or a local folder.*Did you mean smollm2-135m"):
+    with pytest.raises(ModelFileError, match=r"\.gguf file, or a local folder.*org/name.*Did you mean smollm2-135m"):
         resolve("smollm-135m")
+
+
+# --- hub ids ---
+
+
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A Hugging Face cache of the test's own, and no network."""
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    return tmp_path
+
+
+def cache(hub: Path, repository: str, *names: str) -> Path:
+    """What a finished download of `repository` leaves."""
+    root = hub / f"models--{repository.replace('/', '--')}"
+    snapshot = root / "snapshots" / ("0" * 40)
+    snapshot.mkdir(parents=True)
+    (root / "refs").mkdir()
+    (root / "refs" / "main").write_text("0" * 40)
+    return _folder(snapshot, *names)
+
+
+def test_a_hub_id_that_was_downloaded_before_needs_no_network(hub: Path) -> None:
+    folder = cache(hub, "org/tiny", "config.json", "tokenizer.json", "model.safetensors")
+    files = resolve("org/tiny")
+    assert (files.kind, files.path, files.name) == (ModelKind.FOLDER, folder, "org/tiny")
+
+
+def test_one_file_of_a_repository_is_a_gguf(hub: Path) -> None:
+    folder = cache(hub, "org/tiny-gguf", "tiny.Q4_0.gguf")
+    assert resolve("org/tiny-gguf/tiny.Q4_0.gguf").path == folder / "tiny.Q4_0.gguf"
+
+
+@pytest.mark.parametrize("model", ["org/absent", "org/absent/x.gguf"])
+def test_a_hub_id_that_cannot_be_had_says_what_to_do(hub: Path, model: str) -> None:
+    with pytest.raises(ModelFileError, match=r"could not be downloaded.*HF_TOKEN.*give its path") as caught:
+        resolve(model)
+    assert model in caught.value.message
+
+
+def test_a_download_that_was_cut_is_not_taken_for_the_model(hub: Path) -> None:
+    cache(hub, "org/half", "config.json")
+    with pytest.raises(ModelFileError, match=r"no \*\.safetensors file; fetch the weights"):
+        resolve("org/half")
+
+
+def test_a_path_with_a_slip_in_it_is_no_hub_id(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "models").mkdir()
+    with pytest.raises(ModelFileError, match="there is no file models/smol"):
+        resolve("models/smol.gguf")

@@ -40,6 +40,7 @@ def engine_options(config: Config) -> EngineOptions:
         num_threads=config.num_threads,
         kernels=config.kernels,
         quantize=config.quantize,
+        device=config.device,
         prompt_lookup=config.prompt_lookup,
     )
 

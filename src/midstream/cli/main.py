@@ -76,6 +76,32 @@ def chat(
 
 
 @app.command()
+def models(as_json: Annotated[bool, typer.Option("--json", help="One JSON array.")] = False) -> None:
+    """List the models that can be served: those that are here, and how to get the others."""
+    import json
+    from dataclasses import asdict
+
+    from midstream.cli.models import as_lines, listed_models
+
+    found = listed_models()
+    typer.echo(json.dumps([asdict(model) for model in found]) if as_json else as_lines(found))
+
+
+@app.command()
+def doctor(as_json: Annotated[bool, typer.Option("--json", help="One JSON array.")] = False) -> None:
+    """Say what this machine has, and what that means for speed. Ends with 1 where something should be looked at."""
+    import json
+
+    from midstream.cli.doctor import as_lines, as_records, examine
+    from midstream.telemetry.logs import configure_logs
+
+    configure_logs("info", as_json=False)
+    findings = examine()
+    typer.echo(json.dumps(as_records(findings)) if as_json else as_lines(findings))
+    raise typer.Exit(0 if all(finding.is_good for finding in findings) else 1)
+
+
+@app.command()
 def version() -> None:
     """Print the version."""
     from midstream import __version__

@@ -9,6 +9,7 @@ from gguf import GGMLQuantizationType
 
 from midstream.engine.blocks import BlockPool
 from midstream.engine.drafting import PromptLookup
+from midstream.engine.gpu.runner import DeviceRunner
 from midstream.engine.kernels.cpu.compile import Unavailable, load_library
 from midstream.engine.kernels.cpu.native_model import NativeModel, Sizes
 from midstream.engine.kv_cache import KVCache, KVShape
@@ -18,6 +19,7 @@ from midstream.engine.native_runner import NativeRunner
 from midstream.engine.runner import TorchModel, TorchRunner
 from midstream.engine.scheduler import Scheduler
 from midstream.engine.sequence import Drafter
+from midstream.engine.step_logits import Sampling
 from midstream.engine.watch import WatchFactory
 from midstream.engine.weights.load import load_weights, open_weights
 from midstream.engine.weights.packed import load_packed, unpackable
@@ -31,6 +33,7 @@ from midstream.modelfile.tokenizer import Tokenizer
 
 log = structlog.get_logger()
 
+_CPU = torch.device("cpu")
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
@@ -74,11 +77,14 @@ def check_vocabulary(vocab_size: int, tokenizer: Tokenizer) -> None:
 
 def build_runner(options: EngineOptions, files: ModelFiles, tokenizer: Tokenizer) -> tuple[Runner, KVBudget]:
     """Load the weights and take the KV budget: on the compiled kernels where they serve the model, else on torch."""
+    device = _device(options)
     if files.kind is ModelKind.FOLDER and folder_architecture(files.path) not in FOLDER_ARCHITECTURES:
         log.info("kernels_unavailable", why=f"{files.name} runs through transformers' own model", instead="torch")
         return _build_transformers(options, files, tokenizer)
     config = read_config(files)
     check_vocabulary(config.vocab_size, tokenizer)
+    if device.type == "cuda":
+        return _build_cuda(options, files, config, tokenizer, device)
     native = (
         build_native(options, files, config, tokenizer) if options.kernels else Unavailable("they are switched off")
     )
@@ -86,6 +92,20 @@ def build_runner(options: EngineOptions, files: ModelFiles, tokenizer: Tokenizer
         log.info("kernels_unavailable", why=native.reason, instead="torch")
         return _build_torch(options, files, config, tokenizer)
     return native
+
+
+def _device(options: EngineOptions) -> torch.device:
+    """Raises ConfigError for a device that is not there."""
+    has_cuda = options.device != "cpu" and torch.cuda.is_available()
+    if options.device == "cuda" and not has_cuda:
+        raise ConfigError("device is cuda, and torch sees no CUDA device; install a CUDA build of torch, or take cpu")
+    return torch.device("cuda" if has_cuda else "cpu")
+
+
+def _dtype(options: EngineOptions, device: torch.device) -> torch.dtype:
+    if options.dtype != "auto":
+        return _DTYPES[options.dtype]
+    return torch.bfloat16 if device.type == "cuda" else torch.float32
 
 
 def build_native(
@@ -117,20 +137,33 @@ def build_native(
 def _build_torch(
     options: EngineOptions, files: ModelFiles, config: ModelConfig, tokenizer: Tokenizer
 ) -> tuple[Runner, KVBudget]:
-    dtype = _DTYPES[options.dtype]
-    shape = KVShape.of(config)
+    dtype, shape = _dtype(options, _CPU), KVShape.of(config)
     budget = plan_kv(options, shape, dtype)
     weights = load_weights(files, config, dtype)
     model = Decoder(config, weights, max_model_len=budget.max_model_len)
     return _torch_runner(options, model, shape, budget, tokenizer), budget
 
 
+def _build_cuda(
+    options: EngineOptions, files: ModelFiles, config: ModelConfig, tokenizer: Tokenizer, device: torch.device
+) -> tuple[Runner, KVBudget]:
+    dtype, shape = _dtype(options, device), KVShape.of(config)
+    budget = plan_kv(options, shape, dtype)
+    weights = {name: tensor.to(device) for name, tensor in load_weights(files, config, dtype).items()}
+    model = Decoder(config, weights, max_model_len=budget.max_model_len)
+    cache = _cache(shape, budget.num_blocks + 1, options.block_size, dtype, device)  # one block for padding
+    sampling = Sampling(tokenizer.vocab_size, tuple(tokenizer.eos_token_ids))
+    runner = DeviceRunner(model, cache, sampling, device)
+    runner.warm_up(min(options.max_num_batched_tokens, budget.max_model_len))
+    return runner, budget
+
+
 def _build_transformers(options: EngineOptions, files: ModelFiles, tokenizer: Tokenizer) -> tuple[Runner, KVBudget]:
     from midstream.engine.models.transformers_model import TransformersModel  # transformers is a second to import
 
-    model = TransformersModel.load(files.path, _DTYPES[options.dtype])
+    model = TransformersModel.load(files.path, _dtype(options, _CPU))
     check_vocabulary(model.vocab_size, tokenizer)
-    budget = plan_kv(options, model.kv_shape, _DTYPES[options.dtype])
+    budget = plan_kv(options, model.kv_shape, _dtype(options, _CPU))
     return _torch_runner(options, model, model.kv_shape, budget, tokenizer), budget
 
 
@@ -138,17 +171,22 @@ def _torch_runner(
     options: EngineOptions, model: TorchModel, shape: KVShape, budget: KVBudget, tokenizer: Tokenizer
 ) -> TorchRunner:
     torch.set_num_threads(options.num_threads or torch.get_num_threads())
-    cache = KVCache(
-        num_layers=shape.num_layers,
-        num_blocks=budget.num_blocks,
-        block_size=options.block_size,
-        num_kv_heads=shape.num_kv_heads,
-        head_dim=shape.head_dim,
-        dtype=_DTYPES[options.dtype],
-    )
+    cache = _cache(shape, budget.num_blocks, options.block_size, _dtype(options, _CPU), _CPU)
     runner = TorchRunner(model, cache, vocab_size=tokenizer.vocab_size, eos_token_ids=tuple(tokenizer.eos_token_ids))
     runner.warm_up(min(options.max_num_batched_tokens, budget.max_model_len))
     return runner
+
+
+def _cache(shape: KVShape, num_blocks: int, block_size: int, dtype: torch.dtype, device: torch.device) -> KVCache:
+    return KVCache(
+        num_layers=shape.num_layers,
+        num_blocks=num_blocks,
+        block_size=block_size,
+        num_kv_heads=shape.num_kv_heads,
+        head_dim=shape.head_dim,
+        dtype=dtype,
+        device=device,
+    )
 
 
 def build_engine(

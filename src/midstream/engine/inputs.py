@@ -3,12 +3,14 @@
 import torch
 from torch import Tensor
 
-from midstream.engine.attention.metadata import AttentionMetadata, RowContext
+from midstream.engine.attention.reference import RaggedAttention, RowContext
 from midstream.engine.batch import Batch, Row
 from midstream.engine.models.decoder import ModelInputs
 
+CPU = torch.device("cpu")
 
-def build_inputs(batch: Batch, block_size: int) -> ModelInputs:
+
+def build_inputs(batch: Batch, block_size: int, device: torch.device = CPU) -> ModelInputs:
     """Lay the rows one after the other: T = sum of their new tokens."""
     token_ids: list[int] = []
     positions: list[Tensor] = []
@@ -18,16 +20,16 @@ def build_inputs(batch: Batch, block_size: int) -> ModelInputs:
     for row in batch.rows:
         end = row.end + len(row.drafts)
         slots = _slots(row, end, block_size)  # [C]
-        contexts.append(RowContext(len(token_ids), len(token_ids) + end - row.start, slots))
+        contexts.append(RowContext(len(token_ids), len(token_ids) + end - row.start, slots.to(device)))
         token_ids += row.token_ids
         positions.append(torch.arange(row.start, end))
         slot_mapping.append(slots[row.start :])
         sampling_indices += range(len(token_ids) - row.num_logits, len(token_ids))
     return ModelInputs(
-        token_ids=torch.tensor(token_ids),
-        positions=torch.cat(positions),
-        attention=AttentionMetadata(torch.cat(slot_mapping), contexts),
-        sampling_indices=torch.tensor(sampling_indices, dtype=torch.int64),
+        token_ids=torch.tensor(token_ids, device=device),
+        positions=torch.cat(positions).to(device),
+        attention=RaggedAttention(torch.cat(slot_mapping).to(device), contexts),
+        sampling_indices=torch.tensor(sampling_indices, dtype=torch.int64, device=device),
     )
 
 

@@ -42,10 +42,12 @@ class KVCache:
         num_kv_heads: int,
         head_dim: int,
         dtype: torch.dtype,
+        device: torch.device | None = None,
     ) -> None:
         self.block_size = block_size
+        self.num_slots = num_blocks * block_size
         shape = (num_layers, 2, num_blocks * block_size, num_kv_heads, head_dim)
-        self._slots = torch.zeros(shape, dtype=dtype)  # [L, 2, N * B, G, D]
+        self._slots = torch.zeros(shape, dtype=dtype, device=device)  # [L, 2, N * B, G, D]
 
     def keys(self, layer: int) -> Tensor:
         return self._slots[layer, 0]  # [N * B, G, D]

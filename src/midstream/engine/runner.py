@@ -5,7 +5,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from midstream.engine.attention.metadata import AttentionMetadata, RowContext
+from midstream.engine.attention.reference import RaggedAttention, RowContext
 from midstream.engine.batch import Batch
 from midstream.engine.inputs import build_inputs
 from midstream.engine.kv_cache import KVCache
@@ -34,7 +34,7 @@ class TorchRunner:
         Writes KV to the first slots, which nobody holds yet.
         """
         positions = torch.arange(num_tokens)  # [T]
-        attention = AttentionMetadata(positions, [RowContext(0, num_tokens, positions)])
+        attention = RaggedAttention(positions, [RowContext(0, num_tokens, positions)])
         self.model.forward(ModelInputs(torch.zeros_like(positions), positions, attention, positions[-1:]), self.cache)
 
     def execute(self, batch: Batch) -> StepLogits:

@@ -93,8 +93,8 @@ def _without(logits: Floats, token_ids: Sequence[int]) -> Floats:
 def _candidates(weights: Floats, params: SamplingParams) -> tuple[Floats, Ids | None]:
     """What top-k, the nucleus and the floor leave of `weights` [V], whose best is 1: weights and ids, both [K].
 
-    Without any of the three, all weights in the order of their ids (None); else the kept ones, best first and equal
-    ones by token id, so that the order never wavers. The best token always stays.
+    In the order of their ids; without any of the three, all of them (None). Of equal ones the first ids are kept,
+    and the best token always stays.
     """
     vocab_size = weights.shape[0]
     kept = params.top_k if 0 < params.top_k < vocab_size else vocab_size
@@ -112,7 +112,8 @@ def _candidates(weights: Floats, params: SamplingParams) -> tuple[Floats, Ids | 
     if params.top_p < 1:
         stays &= before < params.top_p * total
     stays[0] = True  # a `top_p` that is 0 as a float32 leaves the best, too
-    return best[stays], token_ids[stays]
+    by_id = token_ids[stays].argsort()
+    return best[stays][by_id], token_ids[stays][by_id]
 
 
 def _best(weights: Floats, num: int) -> tuple[Floats, Ids]:

@@ -1,6 +1,7 @@
 """Owns the HTTP server's life: it listens, drains after a signal, and stops. Routes are the app's."""
 
 import asyncio
+import contextlib
 import signal
 import socket
 import time
@@ -16,6 +17,8 @@ from midstream.gateway.state import Gateway
 log = structlog.get_logger()
 
 _POLL_S = 0.05
+_TICK_S = 1.0
+"""How old the `date` header may be."""
 
 
 class Server(uvicorn.Server):
@@ -26,6 +29,9 @@ class Server(uvicorn.Server):
 
     def __init__(self, app: FastAPI, gateway: Gateway) -> None:
         config = gateway.config
+        self._should_exit = False
+        self._wakes = asyncio.Event()
+        self._loop: asyncio.AbstractEventLoop | None = None
         super().__init__(
             uvicorn.Config(
                 app,
@@ -41,7 +47,23 @@ class Server(uvicorn.Server):
         )
         self._gateway = gateway
         self._drain: asyncio.Task[None] | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
+
+    @property
+    def should_exit(self) -> bool:
+        return self._should_exit
+
+    @should_exit.setter
+    def should_exit(self, value: bool) -> None:
+        self._should_exit = value
+        # From signal handlers and other threads, too: setting an event wakes only its own loop.
+        if value and self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._wakes.set)
+
+    async def main_loop(self) -> None:
+        """uvicorn looks ten times a second whether it is over; here it is told, and only the clock ticks."""
+        while not await self.on_tick(0):
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._wakes.wait(), _TICK_S)
 
     @property
     def bound_port(self) -> int:

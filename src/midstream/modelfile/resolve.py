@@ -1,4 +1,4 @@
-"""Owns the way from what an operator typed to a model's files. Never downloads, never reads a tensor."""
+"""Owns the way from what an operator typed to a model's files. Never reads a tensor."""
 
 import contextlib
 import difflib
@@ -6,12 +6,13 @@ import hashlib
 import importlib.util
 import json
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
 
 from midstream.errors import ModelFileError
 from midstream.folders import cache_folder
+from midstream.modelfile.hub import fetch, is_hub_id
 
 PICKLE_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt")
 INDEX_NAME = "model.safetensors.index.json"
@@ -54,20 +55,35 @@ ALIASES = {
 
 
 def resolve(model: str = DEFAULT_MODEL) -> ModelFiles:
-    """Find the files of `model`: an alias, a path to a `.gguf` file, or a Hugging Face folder.
+    """Find the files of `model`: an alias, a path to a `.gguf` file or a Hugging Face folder, or a hub's id.
 
-    Raises ModelFileError with the remedy. An alias costs one SHA-256 of its file the first time, then a stat.
+    What lies on this machine comes first; only a hub's id may be downloaded. Raises ModelFileError with the remedy.
+    An alias costs one SHA-256 of its file the first time, then a stat.
     """
     if model in ALIASES:
         return _resolve_alias(model, ALIASES[model])
     path = Path(model).expanduser()
+    if path.exists():
+        return _resolve_path(model, path)
+    # A path whose beginning is there is a path with a slip in it, and no name for a hub.
+    if is_hub_id(model) and not path.parent.exists():
+        return _resolve_hub(model)
+    if path.suffix == ".gguf":
+        raise ModelFileError(f"there is no file {path}; check the path")
+    raise ModelFileError(_unknown_message(model, path))
+
+
+def _resolve_path(model: str, path: Path) -> ModelFiles:
     if path.is_dir():
         return _resolve_folder(path)
     if path.suffix == ".gguf":
-        if not path.is_file():
-            raise ModelFileError(f"there is no file {path}; check the path")
         return ModelFiles(ModelKind.GGUF, path, path.stem, (path,))
     raise ModelFileError(_unknown_message(model, path))
+
+
+def _resolve_hub(model: str) -> ModelFiles:
+    files = _resolve_path(model, fetch(model))
+    return replace(files, name=model) if files.kind is ModelKind.FOLDER else files
 
 
 def _unknown_message(model: str, path: Path) -> str:
@@ -79,7 +95,8 @@ def _unknown_message(model: str, path: Path) -> str:
     hint = f" Did you mean {' or '.join(near)}?" if near else ""
     return (
         f"{model!r} is no model: give an alias ({', '.join(ALIASES)}), a path to a .gguf file, or a local "
-        f"folder with config.json, tokenizer.json and *.safetensors. Nothing is downloaded.{hint}"
+        f"folder with config.json, tokenizer.json and *.safetensors, or a hub's id "
+        f"(org/name, org/name/file.gguf).{hint}"
     )
 
 

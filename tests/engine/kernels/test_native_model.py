@@ -8,7 +8,7 @@ import numpy.typing as npt
 import pytest
 import torch
 
-from midstream.engine.attention.metadata import AttentionMetadata, RowContext
+from midstream.engine.attention.reference import RaggedAttention, RowContext
 from midstream.engine.batch import Batch, Row
 from midstream.engine.blocks import BlockCopy
 from midstream.engine.detokenizer import Detokenizer
@@ -86,7 +86,7 @@ def test_its_predictions_are_near_those_of_fp32(
         dtype=torch.float32,
     )
     positions = torch.arange(len(token_ids))
-    attention = AttentionMetadata(positions, [RowContext(0, len(token_ids), positions)])
+    attention = RaggedAttention(positions, [RowContext(0, len(token_ids), positions)])
     exact = decoder.forward(ModelInputs(torch.tensor(token_ids), positions, attention, positions), cache)  # [T, V]
     ours = torch.cat(
         [

@@ -1,17 +1,42 @@
 """Owns the reference attention: plain torch, one sequence at a time, right before fast."""
 
+from dataclasses import dataclass
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from midstream.engine.attention.metadata import AttentionMetadata, RowContext
+
+@dataclass(frozen=True)
+class RowContext:
+    """One sequence's part of the batch: queries [query_start, query_end), context of `slots`.
+
+    The last query sees the whole context; the one before it sees one token less, and so on.
+    """
+
+    query_start: int
+    query_end: int
+    slots: Tensor  # [C] int64, the sequence's slots in order of position
+
+
+@dataclass(frozen=True)
+class RaggedAttention:
+    """Rows of any number of queries each: what `models/decoder.py` calls an `Attention`."""
+
+    slot_mapping: Tensor  # [T] int64, where the new tokens' keys and values go
+    rows: list[RowContext]
+
+    def attend(
+        self, query: Tensor, keys: Tensor, values: Tensor, *, scale: float, sliding_window: int | None
+    ) -> Tensor:
+        return paged_attention(query, keys, values, self, scale=scale, sliding_window=sliding_window)
 
 
 def paged_attention(
     query: Tensor,
     keys: Tensor,
     values: Tensor,
-    metadata: AttentionMetadata,
+    metadata: RaggedAttention,
     *,
     scale: float,
     sliding_window: int | None,
@@ -39,7 +64,7 @@ def _mask(row: RowContext, sliding_window: int | None) -> Tensor | None:
     context = row.slots.shape[0]
     if num_queries == 1 and (sliding_window is None or context <= sliding_window):
         return None
-    positions = torch.arange(context)  # [C]
-    own = torch.arange(context - num_queries, context).unsqueeze(1)  # [t, 1]
+    positions = torch.arange(context, device=row.slots.device)  # [C]
+    own = positions[context - num_queries :].unsqueeze(1)  # [t, 1]
     mask = positions <= own  # [t, C]
     return mask if sliding_window is None else mask & (positions > own - sliding_window)

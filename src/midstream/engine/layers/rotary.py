@@ -17,6 +17,11 @@ class RotaryEmbedding:
         self.cos = angles.cos().float().repeat(1, 2)  # [positions, D]
         self.sin = angles.sin().float().repeat(1, 2)  # [positions, D]
 
+    def to(self, device: torch.device) -> "RotaryEmbedding":
+        """Move the tables, in place."""
+        self.cos, self.sin = self.cos.to(device), self.sin.to(device)
+        return self
+
     def rotate(self, x: Tensor, positions: Tensor) -> Tensor:
         """Rotate x [T, heads, D] by its positions [T]; the halves of D are the pairs."""
         cos = self.cos[positions].unsqueeze(1).to(x.dtype)  # [T, 1, D]
@@ -31,7 +36,7 @@ def rotary_embeddings(
     """The embedding of the layers that see everything, and of the sliding ones: one object where they share it."""
     frequencies = _scaled(_frequencies(config, config.rope_theta), config.rope_scaling)
     if frequencies_factor is not None:
-        frequencies = frequencies / frequencies_factor.double()
+        frequencies = frequencies / frequencies_factor.double().cpu()
     full = RotaryEmbedding(frequencies, max_positions)
     if config.local_rope_theta is None:
         return full, full

@@ -1,13 +1,12 @@
 """Owns the forward pass of Llama, Mistral, Qwen 2 and 3, and Gemma 3 text. Never samples, never allocates KV."""
 
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from midstream.engine.attention.metadata import AttentionMetadata
-from midstream.engine.attention.reference import paged_attention
 from midstream.engine.kv_cache import KVCache
 from midstream.engine.layers.rotary import RotaryEmbedding, rotary_embeddings
 from midstream.modelfile.model_config import Activation, ModelConfig
@@ -43,11 +42,24 @@ def layer_norms(config: ModelConfig) -> LayerNorms:
     )
 
 
+class Attention(Protocol):
+    """Where a batch's queries stand and what they see."""
+
+    @property
+    def slot_mapping(self) -> Tensor:
+        """[T] int64, where the new tokens' keys and values go."""
+
+    def attend(
+        self, query: Tensor, keys: Tensor, values: Tensor, *, scale: float, sliding_window: int | None
+    ) -> Tensor:
+        """query [T, H, D]; keys and values [N * B, G, D], the new tokens' included; returns [T, H, D]."""
+
+
 @dataclass(frozen=True)
 class ModelInputs:
     token_ids: Tensor  # [T] int64
     positions: Tensor  # [T] int64
-    attention: AttentionMetadata
+    attention: Attention
     sampling_indices: Tensor  # [S] int64, rows of T whose logits are wanted
 
 
@@ -79,7 +91,8 @@ class Decoder:
     def __init__(self, config: ModelConfig, weights: Weights, *, max_model_len: int) -> None:
         self.config = config
         self.embedding = weights.pop("embed_tokens.weight")  # [V, E]
-        full, local = rotary_embeddings(config, max_model_len, weights.pop("rope_freqs.weight", None))
+        tables = rotary_embeddings(config, max_model_len, weights.pop("rope_freqs.weight", None))
+        full, local = (rotary.to(self.embedding.device) for rotary in tables)
         self.layers = [
             _take_layer(weights, index, config, local if config.has_local_rope(index) else full)
             for index in range(config.num_layers)
@@ -111,13 +124,8 @@ class Decoder:
         slots = inputs.attention.slot_mapping
         keys.index_copy_(0, slots, rotated[:, H:].to(keys.dtype))
         values.index_copy_(0, slots, qkv[:, H + G :].to(values.dtype))
-        attended = paged_attention(
-            rotated[:, :H],
-            keys,
-            values,
-            inputs.attention,
-            scale=self.config.attention_scale,
-            sliding_window=layer.window,
+        attended = inputs.attention.attend(
+            rotated[:, :H], keys, values, scale=self.config.attention_scale, sliding_window=layer.window
         )  # [T, H, D]
         return F.linear(attended.reshape(-1, H * D), layer.o, layer.o_bias)  # [T, E]
 

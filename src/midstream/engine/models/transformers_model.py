@@ -12,7 +12,6 @@ from torch import Tensor
 from transformers import AttentionInterface, AutoModelForCausalLM
 from transformers.utils import logging
 
-from midstream.engine.attention.reference import paged_attention
 from midstream.engine.kv_cache import KVCache, KVShape
 from midstream.engine.models.decoder import ModelInputs
 from midstream.errors import ModelFileError
@@ -86,14 +85,14 @@ def _attend(module: Any, query: Tensor, key: Tensor, value: Tensor, attention_ma
 
 class _Paged:
     def __init__(self, inputs: ModelInputs, cache: KVCache) -> None:
-        self._metadata = inputs.attention
+        self._attention = inputs.attention
         self._cache = cache
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scale: float, window: int | None) -> Tensor:
         keys, values = self._cache.keys(layer), self._cache.values(layer)
-        keys.index_copy_(0, self._metadata.slot_mapping, key.to(keys.dtype))
-        values.index_copy_(0, self._metadata.slot_mapping, value.to(values.dtype))
-        return paged_attention(query, keys, values, self._metadata, scale=scale, sliding_window=window)
+        keys.index_copy_(0, self._attention.slot_mapping, key.to(keys.dtype))
+        values.index_copy_(0, self._attention.slot_mapping, value.to(values.dtype))
+        return self._attention.attend(query, keys, values, scale=scale, sliding_window=window)
 
 
 class _Probe:

@@ -45,7 +45,7 @@ def load_library(march: str = "native") -> "ctypes.CDLL | Unavailable":
     if platform.machine() != "x86_64" or missing:
         lacking = ", ".join(sorted(missing)) or platform.machine()
         return Unavailable(f"this CPU lacks what the kernels need ({lacking})")
-    compiler = _find_compiler()
+    compiler = find_compiler()
     if compiler is None:
         return Unavailable(
             "there is no C++ compiler; install one (Debian: apt install g++) for several times the speed"
@@ -72,7 +72,8 @@ def cpu_flags() -> frozenset[str]:
     return frozenset(found.partition(":")[2].split())
 
 
-def _find_compiler() -> str | None:
+def find_compiler() -> str | None:
+    """The C++ compiler's path: $CXX, or the first of the usual ones that is installed."""
     wanted = os.environ.get("CXX")
     return next((path for name in ([wanted] if wanted else _COMPILERS) if (path := shutil.which(name))), None)
 
