@@ -2,6 +2,7 @@
 
 import pytest
 
+from midstream.engine.prefill_pacer import PrefillPacer
 from midstream.engine.sequence import SequenceStatus
 from midstream.messages import FinishReason, SamplingParams
 from tests.engine.tiny import PARKS, TinyEngine, greedy
@@ -29,6 +30,13 @@ def alone(token_ids: list[int], sampling: SamplingParams) -> list[int]:
 # --- order and chunks ---
 
 
+def unpaced(engine: TinyEngine) -> TinyEngine:
+    """Chunks as large as the step: how small they are beside decoding is the pacer's, and follows the clock."""
+    engine.scheduler.pacer = PrefillPacer(engine.scheduler.max_num_batched_tokens)
+    engine.scheduler.pacer.limit = lambda num_decoding: engine.scheduler.max_num_batched_tokens  # type: ignore[method-assign]
+    return engine
+
+
 def test_nothing_to_do_is_no_batch() -> None:
     engine = TinyEngine()
     assert engine.step() == []
@@ -36,7 +44,7 @@ def test_nothing_to_do_is_no_batch() -> None:
 
 
 def test_who_decodes_goes_before_who_prefills_and_a_prompt_is_cut_to_what_is_left() -> None:
-    engine = TinyEngine(num_blocks=128, max_num_batched_tokens=40)
+    engine = unpaced(TinyEngine(num_blocks=128, max_num_batched_tokens=40))
     engine.add(1, prompt(1, 100), forever())
     assert engine.step() == [(1, 40)]
     engine.add(2, prompt(2, 5), forever())
@@ -46,7 +54,7 @@ def test_who_decodes_goes_before_who_prefills_and_a_prompt_is_cut_to_what_is_lef
 
 
 def test_a_long_prompt_costs_the_others_one_chunk_a_step_and_no_step() -> None:
-    engine = TinyEngine(num_blocks=256, max_num_batched_tokens=50)
+    engine = unpaced(TinyEngine(num_blocks=256, max_num_batched_tokens=50))
     for request_id in (1, 2, 3):
         engine.add(request_id, prompt(request_id, 5), forever())
     engine.step()

@@ -89,7 +89,7 @@ class Engine:
         batch = self.scheduler.schedule()
         if batch is None:
             return self.wait()
-        logits = self.runner.execute(batch)
+        logits = self.execute(batch)
         self.publish(self.commit(batch, logits))
 
     def receive(self) -> None:
@@ -105,6 +105,12 @@ class Engine:
     def wait(self) -> None:
         self.publish([])
         self.port.wait()
+
+    def execute(self, batch: Batch) -> Logits:
+        start_s = time.perf_counter()
+        logits = self.runner.execute(batch)
+        self.scheduler.pacer.observe(batch, time.perf_counter() - start_s)
+        return logits
 
     def commit(self, batch: Batch, logits: Logits) -> list[SequenceOutput]:
         """Move every sequence on: by what was computed, and, if it reached its last token, by what is sampled."""

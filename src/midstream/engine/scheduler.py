@@ -1,19 +1,18 @@
 """Owns the order in which sequences are served. Never touches tensors, text or sockets.
 
 Every step gets at most `max_num_batched_tokens` tokens. Sequences that decode go first, then whoever has more to
-compute, oldest first, cut to what is left: a long prompt delays the others by one chunk and no more.
+compute, oldest first, cut to what is left: a long prompt delays the others by one chunk and no more, and beside others
+its chunks are so small that a step stays within a few times its usual length.
 """
 
 from collections import deque
 from dataclasses import replace
 from itertools import chain
 
-from midstream.engine.batch import Batch, Row
+from midstream.engine.batch import MAX_DECODE_TOKENS, Batch, Row
 from midstream.engine.blocks import BlockCopy, BlockPool
+from midstream.engine.prefill_pacer import PrefillPacer
 from midstream.engine.sequence import Sequence, SequenceStatus
-
-# A sequence with this few tokens to compute decodes (with forced tokens or a short result); more is a prefill.
-MAX_DECODE_TOKENS = 32
 
 
 class Scheduler:
@@ -23,6 +22,7 @@ class Scheduler:
         self.blocks = blocks
         self.max_num_seqs = max_num_seqs
         self.max_num_batched_tokens = max_num_batched_tokens
+        self.pacer = PrefillPacer(max_num_batched_tokens)
         self.waiting: deque[Sequence] = deque()
         self.running: list[Sequence] = []
         self.parked: list[Sequence] = []
@@ -65,16 +65,20 @@ class Scheduler:
         copies = self._admit()
         rows: list[Row] = []
         budget = self.max_num_batched_tokens
+        num_decoding = sum(seq.num_pending <= MAX_DECODE_TOKENS for seq in self.running)
+        prefill_budget = self.pacer.limit(num_decoding)
         # However many decode, one token of every step is kept for the oldest until it has had its turn.
         num_kept = 1 if self.running else 0
         for seq in sorted(self.running, key=lambda seq: seq.num_pending > MAX_DECODE_TOKENS):
             if seq.status is not SequenceStatus.RUNNING:
                 continue
             num_kept = 0 if seq is self.running[0] else num_kept
-            num_new = min(seq.num_pending, budget - num_kept)
+            is_prefill = seq.num_pending > MAX_DECODE_TOKENS
+            num_new = min(seq.num_pending, budget - num_kept, prefill_budget if is_prefill else seq.num_pending)
             if num_new > 0 and self._make_room(seq, num_new):
                 rows.append(Row(seq, seq.num_computed_tokens, num_new))
                 budget -= num_new
+                prefill_budget -= num_new if is_prefill else 0
         # An older sequence may have needed the blocks of a younger one that came before it in the batch.
         rows = [row for row in rows if row.seq.status is SequenceStatus.RUNNING]
         assert rows or not self.running, "the oldest sequence always makes progress"

@@ -1,0 +1,64 @@
+"""How much prefill shares a step with decoding: learnt from the steps themselves."""
+
+import pytest
+
+from midstream.engine.batch import Batch, Row
+from midstream.engine.prefill_pacer import LEAST_TOKENS, MAX_SLOWDOWN, PrefillPacer
+from tests.engine.tiny import TinyEngine, greedy, make_sequence
+
+DECODING = Row(make_sequence(range(10)), 9, 1)
+
+
+def prefill(num_new: int) -> Row:
+    return Row(make_sequence(range(1000)), 0, num_new)
+
+
+def taught(decode_s: float, token_s: float) -> PrefillPacer:
+    pacer = PrefillPacer(256)
+    for _ in range(50):
+        pacer.observe(Batch([DECODING], []), decode_s)
+        pacer.observe(Batch([DECODING, prefill(40)], []), decode_s + 40 * token_s)
+    return pacer
+
+
+@pytest.mark.parametrize(("decode_s", "token_s"), [(0.01, 0.0005), (0.003, 0.0001), (0.02, 0.001)])
+def test_a_step_with_prefill_stays_within_the_slowdown(decode_s: float, token_s: float) -> None:
+    num_tokens = taught(decode_s, token_s).limit(8)
+    assert decode_s + num_tokens * token_s <= MAX_SLOWDOWN * decode_s * 1.001
+    assert decode_s + (num_tokens + 1) * token_s > MAX_SLOWDOWN * decode_s * 0.999
+
+
+def test_a_prefill_alone_takes_all_there_is() -> None:
+    assert taught(0.01, 0.0005).limit(0) == 256
+
+
+def test_a_slow_prefill_goes_on_all_the_same() -> None:
+    assert taught(0.001, 0.01).limit(8) == LEAST_TOKENS
+
+
+def test_a_prefill_that_costs_nothing_is_cut_by_the_step_alone() -> None:
+    assert taught(0.01, 0.0).limit(8) == 256
+
+
+def test_a_prefill_alone_teaches_what_its_tokens_take() -> None:
+    pacer = PrefillPacer(256)
+    pacer.observe(Batch([prefill(256)], []), 0.256)
+    pacer.observe(Batch([DECODING], []), 0.01)
+    assert pacer.limit(1) == 20
+
+
+def test_before_anything_is_known_a_chunk_is_small() -> None:
+    assert PrefillPacer(256).limit(1) == 2 * LEAST_TOKENS
+    assert PrefillPacer(8).limit(1) == 8
+
+
+def test_a_long_prompt_beside_a_decoding_sequence_comes_in_small_chunks() -> None:
+    engine = TinyEngine(num_blocks=200, max_num_batched_tokens=256)
+    engine.add(1, [1, 2, 3], greedy(60, ignore_eos=True))
+    engine.step()
+    engine.add(2, [index % 60 + 1 for index in range(400)], greedy(5, ignore_eos=True))
+    first = dict(engine.step())
+    assert first[1] == 1
+    assert first[2] == 2 * LEAST_TOKENS
+    engine.run_until_idle()
+    assert len(engine.token_ids(2)) == 5
