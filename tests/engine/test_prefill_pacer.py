@@ -44,11 +44,11 @@ def test_a_prefill_alone_teaches_what_its_tokens_take() -> None:
     pacer = PrefillPacer(256)
     pacer.observe(Batch([prefill(256)], []), 0.256)
     pacer.observe(Batch([DECODING], []), 0.01)
-    assert pacer.limit(1) == 20
+    assert pacer.limit(1) == int((MAX_SLOWDOWN - 1) * 0.01 / 0.001)
 
 
 def test_before_anything_is_known_a_chunk_is_small() -> None:
-    assert PrefillPacer(256).limit(1) == 2 * LEAST_TOKENS
+    assert PrefillPacer(256).limit(1) == 4 * LEAST_TOKENS
     assert PrefillPacer(8).limit(1) == 8
 
 
@@ -59,6 +59,6 @@ def test_a_long_prompt_beside_a_decoding_sequence_comes_in_small_chunks() -> Non
     engine.add(2, [index % 60 + 1 for index in range(400)], greedy(5, ignore_eos=True))
     first = dict(engine.step())
     assert first[1] == 1
-    assert first[2] == 2 * LEAST_TOKENS
+    assert first[2] == 4 * LEAST_TOKENS
     engine.run_until_idle()
     assert len(engine.token_ids(2)) == 5

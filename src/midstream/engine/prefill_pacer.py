@@ -2,11 +2,11 @@
 
 from midstream.engine.batch import Batch
 
-MAX_SLOWDOWN = 3.0
+MAX_SLOWDOWN = 2.5
 """A step with prefill in it may take so many times what one without takes."""
 
-LEAST_TOKENS = 16
-"""Prefill goes on however slow it is; fewer would read the weights for next to nothing."""
+LEAST_TOKENS = 8
+"""Prefill goes on however slow it is."""
 
 _MEMORY = 0.8
 """Weight of what was known against one new measurement."""
@@ -25,14 +25,15 @@ class PrefillPacer:
         if num_decoding == 0:
             return self._max_tokens
         if self._decode_s is None or self._token_s is None:
-            return min(self._max_tokens, 2 * LEAST_TOKENS)
+            return min(self._max_tokens, 4 * LEAST_TOKENS)
         spare_s = (MAX_SLOWDOWN - 1) * self._decode_s
         return min(self._max_tokens, max(LEAST_TOKENS, int(spare_s / max(self._token_s, 1e-9))))
 
     def observe(self, batch: Batch, took_s: float) -> None:
         """The step that computed `batch` took `took_s` seconds, sampling aside."""
         num_prefill = sum(row.num_new for row in batch.rows if row.is_prefill)
-        if num_prefill == 0:
+        num_computed = sum(len(row.token_ids) for row in batch.rows)
+        if num_prefill == 0 and num_computed <= 2 * len(batch.rows):
             self._decode_s = _blend(self._decode_s, took_s)
         elif num_prefill >= LEAST_TOKENS:
             has_decoding = any(not row.is_prefill for row in batch.rows)

@@ -36,7 +36,7 @@ inline size_t kv_offset(const AttentionShape &shape, int block, int kv_head, int
   return ((static_cast<size_t>(block) * shape.num_kv_heads + kv_head) * shape.block_size + slot) * shape.head_dim;
 }
 
-constexpr int kMostQueries = 3;  // that share a key or value while it is in registers
+constexpr int kMostQueries = kHasVnni ? 6 : 3;  // that share a key or value while it is in registers: 32 of them, or 16
 
 // Floats of scratch that one thread needs for contexts of up to `max_context` tokens.
 inline size_t attention_scratch(const AttentionShape &shape, int max_context) {
@@ -58,64 +58,6 @@ struct QueryGroup {
   float *scores_of(int i) const { return scores + i * score_stride; }
 };
 
-// The scores of K keys of D halves for Q queries, from `first` on. A score's sum does not depend on Q or K.
-template <int Q, int K>
-inline void score(const QueryGroup &group, int first, const uint16_t *keys, float scale, int at) {
-  const int D = group.head_dim;
-  const float *query[Q];
-  __m256 acc[Q][K];
-  for (int i = 0; i < Q; i++) {
-    query[i] = group.query_of(first + i);
-    for (int k = 0; k < K; k++) acc[i][k] = _mm256_setzero_ps();
-  }
-  for (int d = 0; d < D; d += 8) {
-#pragma GCC unroll 4
-    for (int k = 0; k < K; k++) {
-      const __m256 key = load_halves(keys + k * D + d);
-#pragma GCC unroll 4
-      for (int i = 0; i < Q; i++) acc[i][k] = _mm256_fmadd_ps(key, _mm256_loadu_ps(query[i] + d), acc[i][k]);
-    }
-  }
-  for (int i = 0; i < Q; i++) {
-    float *out = group.scores_of(first + i) + at;
-    if constexpr (K == 4) {
-      _mm_storeu_ps(out, _mm_mul_ps(_mm_set1_ps(scale), sum_lanes_of_4(acc[i])));
-    } else {
-      *out = scale * sum_lanes(acc[i][0]);
-    }
-  }
-}
-
-template <int Q>
-inline void score_block(const QueryGroup &group, int first, int num_queries, const uint16_t *keys, const uint16_t *next, int count, float scale, int at) {
-  for (; first + Q <= num_queries; first += Q) {
-    int k = 0;
-    for (; k + 4 <= count; k += 4) {
-      const char *lines = reinterpret_cast<const char *>(next + k * group.head_dim);
-      for (size_t line = 0; line < 8 * static_cast<size_t>(group.head_dim); line += 64) _mm_prefetch(lines + line, _MM_HINT_T0);
-      score<Q, 4>(group, first, keys + k * group.head_dim, scale, at + k);
-    }
-    for (; k < count; k++) score<Q, 1>(group, first, keys + k * group.head_dim, scale, at + k);
-  }
-  if constexpr (Q > 1) score_block<Q - 1>(group, first, num_queries, keys, next, count, scale, at);
-}
-
-// scores[0 ... count) become probabilities; entries up to the next multiple of 8 may be written.
-inline void softmax(float *scores, int count) {
-  for (int i = count; i < ((count + 7) & ~7); i++) scores[i] = -1e30f;
-  __m256 most = _mm256_set1_ps(-1e30f);
-  for (int i = 0; i < count; i += 8) most = _mm256_max_ps(most, _mm256_loadu_ps(scores + i));
-  const __m256 largest = _mm256_set1_ps(max_lanes(most));
-  __m256 total = _mm256_setzero_ps();
-  for (int i = 0; i < count; i += 8) {
-    const __m256 e = exp_lanes(_mm256_sub_ps(_mm256_loadu_ps(scores + i), largest));
-    _mm256_storeu_ps(scores + i, e);
-    total = _mm256_add_ps(total, e);
-  }
-  const __m256 inverse = _mm256_set1_ps(1.0f / sum_lanes(total));
-  for (int i = 0; i < count; i += 8) _mm256_storeu_ps(scores + i, _mm256_mul_ps(_mm256_loadu_ps(scores + i), inverse));
-}
-
 // Where a sequence's keys or values of one head lie.
 struct PagedHead {
   const AttentionShape &shape;
@@ -135,6 +77,71 @@ struct PagedHead {
   }
 };
 
+// The scores of K keys of D halves for Q queries. A score's sum does not depend on Q or K.
+template <int Q, int K>
+inline void score(const float *const *query, const uint16_t *keys, int D, float scale, float *const *scores, int at) {
+  __m256 acc[Q][K];
+  for (int i = 0; i < Q; i++) {
+    for (int k = 0; k < K; k++) acc[i][k] = _mm256_setzero_ps();
+  }
+  for (int d = 0; d < D; d += 8) {
+    __m256 part[Q];
+    for (int i = 0; i < Q; i++) part[i] = _mm256_loadu_ps(query[i] + d);
+#pragma GCC unroll 4
+    for (int k = 0; k < K; k++) {
+      const __m256 key = load_halves(keys + k * D + d);
+#pragma GCC unroll 6
+      for (int i = 0; i < Q; i++) acc[i][k] = _mm256_fmadd_ps(key, part[i], acc[i][k]);
+    }
+  }
+  for (int i = 0; i < Q; i++) {
+    if constexpr (K == 4) {
+      _mm_storeu_ps(scores[i] + at, _mm_mul_ps(_mm_set1_ps(scale), sum_lanes_of_4(acc[i])));
+    } else {
+      scores[i][at] = scale * sum_lanes(acc[i][0]);
+    }
+  }
+}
+
+// The scores of all of `group` from query `first` on for the keys at positions [from, last).
+template <int Q>
+inline void score_all(const QueryGroup &group, int first, int num_queries, const PagedHead &keys, int from, int last) {
+  const int D = group.head_dim, B = keys.shape.block_size;
+  for (; first + Q <= num_queries; first += Q) {
+    const float *query[Q];
+    float *scores[Q];
+    for (int i = 0; i < Q; i++) query[i] = group.query_of(first + i), scores[i] = group.scores_of(first + i) - from;
+    for (int p = from; p < last; p += B) {
+      const uint16_t *block = keys.block(p), *next = keys.next_block(p, last);
+      const int count = p + B < last ? B : last - p;
+      int k = 0;
+      for (; k + 4 <= count; k += 4) {
+        const char *lines = reinterpret_cast<const char *>(next + k * D);
+        for (size_t line = 0; first == 0 && line < 8 * static_cast<size_t>(D); line += 64) _mm_prefetch(lines + line, _MM_HINT_T0);
+        score<Q, 4>(query, block + k * D, D, keys.shape.scale, scores, p + k);
+      }
+      for (; k < count; k++) score<Q, 1>(query, block + k * D, D, keys.shape.scale, scores, p + k);
+    }
+  }
+  if constexpr (Q > 1) score_all<Q - 1>(group, first, num_queries, keys, from, last);
+}
+
+// scores[0 ... count) become probabilities; entries up to the next multiple of 8 may be written.
+inline void softmax(float *scores, int count) {
+  for (int i = count; i < ((count + 7) & ~7); i++) scores[i] = -1e30f;
+  __m256 most = _mm256_set1_ps(-1e30f);
+  for (int i = 0; i < count; i += 8) most = _mm256_max_ps(most, _mm256_loadu_ps(scores + i));
+  const __m256 largest = _mm256_set1_ps(max_lanes(most));
+  __m256 total = _mm256_setzero_ps();
+  for (int i = 0; i < count; i += 8) {
+    const __m256 e = exp_lanes(_mm256_sub_ps(_mm256_loadu_ps(scores + i), largest));
+    _mm256_storeu_ps(scores + i, e);
+    total = _mm256_add_ps(total, e);
+  }
+  const __m256 inverse = _mm256_set1_ps(1.0f / sum_lanes(total));
+  for (int i = 0; i < count; i += 8) _mm256_storeu_ps(scores + i, _mm256_mul_ps(_mm256_loadu_ps(scores + i), inverse));
+}
+
 // W vectors of the outputs of Q queries, from `d` on: the values at positions [from, last), weighted.
 template <int Q, int W>
 inline void mix(const QueryGroup &group, int first, const PagedHead &values, int d, int from, int last) {
@@ -152,7 +159,7 @@ inline void mix(const QueryGroup &group, int first, const PagedHead &values, int
       _mm_prefetch(reinterpret_cast<const char *>(next), _MM_HINT_T0);
       __m256 part[W];
       for (int j = 0; j < W; j++) part[j] = load_halves(value + 8 * j);
-#pragma GCC unroll 4
+#pragma GCC unroll 6
       for (int i = 0; i < Q; i++) {
         const __m256 weight = _mm256_set1_ps(weights[i][k]);
 #pragma GCC unroll 4
@@ -189,9 +196,7 @@ inline void attend(const AttentionShape &shape, const RowContext &row, int kv_he
   const int first_position = row.start + tile_start, last = first_position + tile_size;
   const int from = (window > 0 && first_position + 1 > window ? first_position + 1 - window : 0) / B * B;
   const PagedHead key_blocks{shape, keys, row.block_table, kv_head}, value_blocks{shape, values, row.block_table, kv_head};
-  for (int p = from; p < last; p += B) {
-    score_block<kMostQueries>(group, 0, num_queries, key_blocks.block(p), key_blocks.next_block(p, last), p + B < last ? B : last - p, shape.scale, p - from);
-  }
+  score_all<kMostQueries>(group, 0, num_queries, key_blocks, from, last);
   for (int i = 0; i < num_queries; i++) {
     float *scores = group.scores_of(i);
     const int seen = first_position + i / heads + 1;
