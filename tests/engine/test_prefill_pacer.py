@@ -6,7 +6,14 @@ from midstream.engine.batch import Batch, Row
 from midstream.engine.prefill_pacer import LEAST_TOKENS, MAX_SLOWDOWN, PrefillPacer
 from tests.engine.tiny import TinyEngine, greedy, make_sequence
 
-DECODING = Row(make_sequence(range(10)), 9, 1)
+
+def decoding() -> Row:
+    seq = make_sequence(range(9))
+    seq.append_generated(5)
+    return Row(seq, 9, 1)
+
+
+DECODING = decoding()
 
 
 def prefill(num_new: int) -> Row:

@@ -5,9 +5,6 @@ from dataclasses import dataclass
 from midstream.engine.blocks import BlockCopy
 from midstream.engine.sequence import Sequence
 
-MAX_DECODE_TOKENS = 32
-"""A sequence with this few tokens to compute decodes; more is a prefill."""
-
 
 @dataclass(frozen=True)
 class Row:
@@ -25,11 +22,6 @@ class Row:
     @property
     def end(self) -> int:
         return self.start + self.num_new
-
-    @property
-    def is_prefill(self) -> bool:
-        """True for a chunk of something long; a few tokens (forced ones, a short result) are part of decoding."""
-        return self.num_new > MAX_DECODE_TOKENS or not self.samples
 
     @property
     def samples(self) -> bool:

@@ -31,12 +31,12 @@ class PrefillPacer:
 
     def observe(self, batch: Batch, took_s: float) -> None:
         """The step that computed `batch` took `took_s` seconds, sampling aside."""
-        num_prefill = sum(row.num_new for row in batch.rows if row.is_prefill)
+        num_prefill = sum(row.num_new for row in batch.rows if row.seq.is_prefilling)
         num_computed = sum(len(row.token_ids) for row in batch.rows)
         if num_prefill == 0 and num_computed <= 2 * len(batch.rows):
             self._decode_s = _blend(self._decode_s, took_s)
         elif num_prefill >= LEAST_TOKENS:
-            has_decoding = any(not row.is_prefill for row in batch.rows)
+            has_decoding = any(not row.seq.is_prefilling for row in batch.rows)
             other_s = self._decode_s or 0.0 if has_decoding else 0.0
             self._token_s = _blend(self._token_s, max(0.0, took_s - other_s) / num_prefill)
 

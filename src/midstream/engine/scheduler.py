@@ -9,10 +9,10 @@ from collections import deque
 from dataclasses import replace
 from itertools import chain
 
-from midstream.engine.batch import MAX_DECODE_TOKENS, Batch, Row
+from midstream.engine.batch import Batch, Row
 from midstream.engine.blocks import BlockCopy, BlockPool
 from midstream.engine.prefill_pacer import PrefillPacer
-from midstream.engine.sequence import Sequence, SequenceStatus
+from midstream.engine.sequence import MAX_DECODE_TOKENS, Sequence, SequenceStatus
 
 
 class Scheduler:
@@ -65,7 +65,7 @@ class Scheduler:
         copies = self._admit()
         rows: list[Row] = []
         budget = self.max_num_batched_tokens
-        num_decoding = sum(seq.num_pending <= MAX_DECODE_TOKENS for seq in self.running)
+        num_decoding = sum(not seq.is_prefilling for seq in self.running)
         prefill_budget = self.pacer.limit(num_decoding)
         # However many decode, one token of every step is kept for the oldest until it has had its turn.
         num_kept = 1 if self.running else 0
@@ -73,12 +73,13 @@ class Scheduler:
             if seq.status is not SequenceStatus.RUNNING:
                 continue
             num_kept = 0 if seq is self.running[0] else num_kept
-            is_prefill = seq.num_pending > MAX_DECODE_TOKENS
-            num_new = min(seq.num_pending, budget - num_kept, prefill_budget if is_prefill else seq.num_pending)
+            num_new = min(seq.num_pending, budget - num_kept)
+            if seq.is_prefilling:
+                num_new = min(num_new, max(prefill_budget, 1) if seq is self.running[0] else prefill_budget)
             if num_new > 0 and self._make_room(seq, num_new):
                 rows.append(Row(seq, seq.num_computed_tokens, num_new))
                 budget -= num_new
-                prefill_budget -= num_new if is_prefill else 0
+                prefill_budget -= num_new if seq.is_prefilling else 0
         # An older sequence may have needed the blocks of a younger one that came before it in the batch.
         rows = [row for row in rows if row.seq.status is SequenceStatus.RUNNING]
         assert rows or not self.running, "the oldest sequence always makes progress"

@@ -16,6 +16,9 @@ from midstream.engine.stop import StopMatcher
 from midstream.engine.watch import TokenWatch
 from midstream.messages import AddRequest, TokenCounts
 
+MAX_DECODE_TOKENS = 32
+"""A sequence that has begun to answer decodes with up to so many tokens to compute; more is a prefill."""
+
 
 class Drafter(Protocol):
     """Guesses a sequence's next tokens, and is told how many were right."""
@@ -69,6 +72,11 @@ class Sequence:
     def num_pending(self) -> int:
         """Tokens that have no KV yet. Never 0 while the sequence is waiting or running."""
         return len(self.token_ids) - self.num_computed_tokens
+
+    @property
+    def is_prefilling(self) -> bool:
+        """True while a prompt is computed, or later something long; a few tokens (forced ones) are part of decoding."""
+        return self.num_generated == 0 or self.num_pending > MAX_DECODE_TOKENS
 
     @property
     def counts(self) -> TokenCounts:
