@@ -114,15 +114,19 @@ class Engine:
 
     def commit(self, batch: Batch, logits: Logits) -> list[SequenceOutput]:
         """Move every sequence on: by what was computed, and, if it reached its last token, by what is sampled."""
-        now_ns = time.monotonic_ns()
-        outputs, index = [], 0
+        outputs: list[SequenceOutput] = []
+        index = 0
         for row in batch.rows:
             num_logits = row.num_logits
-            if num_logits > 0:
-                outputs.append(self._advance(row, logits, index, now_ns))
-                index += num_logits
-            else:
+            if num_logits == 0:
                 self._count(row.seq, row.num_new)
+                continue
+            outputs.append(self._advance(row, logits, index))
+            index += num_logits
+            if outputs[-1].starts_tool:
+                # A tool that can start does not wait until the others have sampled.
+                self.publish(outputs)
+                outputs = []
         return outputs
 
     def publish(self, outputs: list[SequenceOutput]) -> None:
@@ -131,14 +135,16 @@ class Engine:
         if outputs:
             self.port.send(StepOutput(outputs, self._stats()))
 
-    def _advance(self, row: Row, logits: Logits, index: int, now_ns: int) -> SequenceOutput:
+    def _advance(self, row: Row, logits: Logits, index: int) -> SequenceOutput:
         """Sample after the row's last token, and on for as long as what comes is what was drafted."""
         seq, drafts = row.seq, row.drafts
         seq.num_passes += 1
-        turn = Turn(seq, now_ns)
+        turn = Turn(seq, time.monotonic_ns())
         num_right, has_logits = 0, True
         while has_logits and not turn.has_ended:
-            self._extend(turn, [logits.sample(index + num_right, seq)])
+            token_id = logits.sample(index + num_right, seq)
+            turn.now_ns = time.monotonic_ns()
+            self._extend(turn, [token_id])
             num_before = num_right
             num_right += num_equal(drafts[num_right:], seq.token_ids[row.end + num_right :])
             has_logits = num_right > num_before and row.end + num_right == seq.num_tokens

@@ -13,7 +13,8 @@ class Turn:
         self.events: list[WatchEvent] = []
         self.is_parked = False
         self.finished: Finished | None = None
-        self._now_ns = now_ns
+        self.now_ns = now_ns
+        """When the tokens that are appended next were sampled."""
 
     @property
     def has_ended(self) -> bool:
@@ -64,5 +65,5 @@ class Turn:
         return Mark(
             pass_number=seq.num_passes - seq.turn_start_passes,
             token_index=seq.num_generated - seq.turn_start_generated,
-            time_ns=self._now_ns,
+            time_ns=self.now_ns,
         )
