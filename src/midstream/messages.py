@@ -238,11 +238,6 @@ class SequenceOutput(msgspec.Struct, frozen=True):
     """The turn ended with server calls: the sequence waits for a `Resume` (or an `Abort`)."""
     finished: Finished | None = None
 
-    @property
-    def starts_tool(self) -> bool:
-        """True when a call's arguments have become complete: its tool may run."""
-        return any(isinstance(event, CallReady) for event in self.events)
-
 
 class EngineStats(msgspec.Struct, frozen=True, array_like=True):
     num_running: int

@@ -123,10 +123,6 @@ class Engine:
                 continue
             outputs.append(self._advance(row, logits, index))
             index += num_logits
-            if outputs[-1].starts_tool:
-                # A tool that can start does not wait until the others have sampled.
-                self.publish(outputs)
-                outputs = []
         return outputs
 
     def publish(self, outputs: list[SequenceOutput]) -> None:
@@ -195,6 +191,9 @@ class Engine:
         if token_id in sampling.stop_token_ids and allows_stop:
             return turn.end(FinishReason.STOP, token_id)
         turn.feed(token_id, looks_for_stop=allows_stop)
+        if turn.starts_tool and not turn.has_ended:
+            # A tool that can start does not wait for the tokens that still close its call, nor for other sequences.
+            self.publish([turn.take()])
         if not turn.has_ended and self._has_no_room(seq):
             turn.end(FinishReason.LENGTH)
 

@@ -1,7 +1,7 @@
 """Owns what one sequence does in one step: tokens appended, events told, and whether it ends. Schedules nothing."""
 
 from midstream.engine.sequence import Sequence
-from midstream.messages import Finished, FinishReason, Mark, SequenceOutput, WatchEvent
+from midstream.messages import CallReady, Finished, FinishReason, Mark, SequenceOutput, WatchEvent
 
 
 class Turn:
@@ -54,6 +54,17 @@ class Turn:
             self.events += seq.watch.cut(text, self._mark())
         if not self.is_parked:
             self.finished = Finished(reason, stop_reason)
+
+    @property
+    def starts_tool(self) -> bool:
+        """True when a call's arguments have become complete: its tool may run."""
+        return any(isinstance(event, CallReady) for event in self.events)
+
+    def take(self) -> SequenceOutput:
+        """What has been collected so far, for whoever cannot wait for the rest."""
+        output = self.output()
+        self.token_ids, self.events = [], []
+        return output
 
     def output(self) -> SequenceOutput:
         return SequenceOutput(
