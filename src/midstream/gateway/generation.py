@@ -113,7 +113,8 @@ class Generation:
         self._request = request
         self._request_id = services.engine.next_request_id()
         # Bounded by max_tokens and the tools' progress: a slow client never blocks the engine.
-        self._queue: asyncio.Queue[SequenceOutput | CallStatus | list[CallResult]] = asyncio.Queue()
+        self._queue: asyncio.Queue[SequenceOutput | CallStatus | list[CallResult] | None] = asyncio.Queue()
+        """None: the request has taken too long."""
         self._calls: CallSet = services.dispatcher.begin(self._tell)
         self._told_now: list[Item] | None = None
         self._client_calls = _ClientCalls()
@@ -131,11 +132,15 @@ class Generation:
 
     async def items(self) -> AsyncGenerator[Item, None]:
         """Everything that happens, in order. Raises EngineDied or DeadlineExceeded."""
-        deadline = time.monotonic() + self._request.deadline_s
+        # One timer for the whole request: a timeout around each wait would cost more than the waits.
+        timer = asyncio.get_running_loop().call_later(self._request.deadline_s, self._queue.put_nowait, None)
         ended: Ended | None = None
         try:
             while ended is None:
-                match await self._next(deadline):
+                match await self._queue.get():
+                    case None:
+                        limit_s = self._request.deadline_s
+                        raise DeadlineExceeded(f"the request took longer than its limit of {limit_s:g} s")
                     case CallStatus() as status:
                         yield status
                     case SequenceOutput() as output:
@@ -152,6 +157,7 @@ class Generation:
                     yield left
             yield ended
         finally:
+            timer.cancel()
             self.cancel()
 
     def cancel(self) -> None:
@@ -160,14 +166,6 @@ class Generation:
         self._calls.cancel()
         if self._waiting is not None:
             self._waiting.cancel()
-
-    async def _next(self, deadline: float) -> SequenceOutput | CallStatus | list[CallResult]:
-        try:
-            async with asyncio.timeout(deadline - time.monotonic()):
-                return await self._queue.get()
-        except TimeoutError:
-            limit_s = self._request.deadline_s
-            raise DeadlineExceeded(f"the request took longer than its limit of {limit_s:g} s") from None
 
     def _on_output(self, output: SequenceOutput) -> list[Item]:
         self.token_ids += output.token_ids

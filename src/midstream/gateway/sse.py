@@ -1,8 +1,9 @@
 """Owns server-sent events over ASGI: keep-alives, and a client that goes away. Knows nothing of what is sent."""
 
 import asyncio
+import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import aclosing
+from contextlib import suppress
 from typing import TypeVar
 
 import structlog
@@ -68,52 +69,51 @@ class EventStream(Response):
             return
 
     async def _send_all(self, scope: Scope, receive: Receive, send: Send) -> None:
-        has_started = False
+        sender = _Sender(send)
+        pinging = asyncio.create_task(_ping(sender, self._keep_alive_s))
         try:
-            async with aclosing(_with_pings(self._frames, self._keep_alive_s)) as frames:
-                async for frame in frames:
-                    if not has_started:
-                        await send({"type": "http.response.start", "status": 200, "headers": HEADERS})
-                        has_started = True
-                    await send({"type": "http.response.body", "body": frame, "more_body": True})
+            async for frame in self._frames:
+                await sender.send(frame)
         except OSError:
             raise
         except Exception as fault:
+            pinging.cancel()
             error = as_midstream_error(fault)
-            if not has_started:
+            if not sender.has_started:
                 await error_response(error)(scope, receive, send)
                 return
-            await send({"type": "http.response.body", "body": error_frame(error), "more_body": True})
+            await sender.send(error_frame(error))
         finally:
+            pinging.cancel()
             await self._frames.aclose()
-        await send({"type": "http.response.body", "body": DONE, "more_body": False})
+        await sender.send(DONE, is_last=True)
 
 
-async def _with_pings(frames: AsyncGenerator[bytes, None], silence_s: float | None) -> AsyncGenerator[bytes, None]:
-    """The frames, with a comment after every `silence_s` in which none came, before the first one too."""
-    if silence_s is None:
-        async for frame in frames:
-            yield frame
-        return
-    pending: asyncio.Future[bytes] | None = None
-    try:
-        while True:
-            pending = pending or asyncio.ensure_future(anext(frames))
-            done, _ = await asyncio.wait({pending}, timeout=silence_s)
-            if not done:
-                yield PING
-                continue
-            try:
-                frame = pending.result()
-            except StopAsyncIteration:
-                return
-            finally:
-                pending = None
-            yield frame
-    finally:
-        if pending is not None:
-            pending.cancel()
-            await asyncio.gather(pending, return_exceptions=True)
+class _Sender:
+    """Puts frames on the wire, the headers before the first one. Two tasks may use it: a frame is written whole."""
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self.has_started = False
+        self.last_s = time.monotonic()
+
+    async def send(self, frame: bytes, *, is_last: bool = False) -> None:
+        self.last_s = time.monotonic()
+        if not self.has_started:
+            self.has_started = True
+            await self._send({"type": "http.response.start", "status": 200, "headers": HEADERS})
+        await self._send({"type": "http.response.body", "body": frame, "more_body": not is_last})
+
+
+async def _ping(sender: _Sender, silence_s: float | None) -> None:
+    """Send a comment after every `silence_s` in which nothing was sent, before the first frame too."""
+    with suppress(OSError):  # the client has gone: whoever sends frames hears of it
+        while silence_s is not None:
+            rest_s = sender.last_s + silence_s - time.monotonic()
+            if rest_s <= 0:
+                await sender.send(PING)
+            else:
+                await asyncio.sleep(rest_s)
 
 
 async def _gone(receive: Callable[[], Awaitable[object]]) -> None:

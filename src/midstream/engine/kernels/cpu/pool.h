@@ -119,7 +119,7 @@ class Pool {
     std::atomic<int> num_done{0};
   };
 
-  static constexpr int kSpins = 300;  // a few microseconds: the phases are short
+  static constexpr int kSpins = 8000;  // a few microseconds: the phases are short
 
   static bool take(Phase &phase, uint32_t job, int piece, int count, int *begin) {
     uint64_t next = phase.next.load(std::memory_order_acquire);
