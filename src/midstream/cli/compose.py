@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from midstream.tools.transport import Transport
 
 _MODULE = "midstream.cli.compose"
+_RARELY = 200_000
+"""Objects made and not freed between two collections of an engine that is never idle."""
 
 
 def engine_options(config: Config) -> EngineOptions:
@@ -227,13 +229,16 @@ def engine_main(sock: socket.socket, options: EngineOptions) -> None:
         files = resolve(options.model)
         tokenizer = Tokenizer.load(files)
         runner, budget = build_runner(options, files, tokenizer)
-        engine = build_engine(options, SocketPort(sock), runner, budget, tokenizer, watch_factory(tokenizer))
+        engine = build_engine(
+            options, SocketPort(sock), runner, budget, tokenizer, watch_factory(tokenizer), gc.collect
+        )
     except MidstreamError as error:
         sock.sendall(encode_frame(LoadFailed(error.message)))
         return
     # What is loaded lives as long as the process: collections need not look at it.
     gc.collect()
     gc.freeze()
+    gc.set_threshold(_RARELY)  # the loop collects when it is idle
     load_s = time.monotonic() - start_s
     sock.sendall(encode_frame(Hello(budget.max_model_len, budget.num_blocks, options.block_size, load_s)))
     try:

@@ -1,6 +1,7 @@
 """Owns how an engine is put together from options. Runs nothing."""
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import structlog
@@ -196,6 +197,7 @@ def build_engine(
     budget: KVBudget,
     tokenizer: Tokenizer,
     make_watch: WatchFactory,
+    on_idle: Callable[[], object] = lambda: None,
 ) -> Engine:
     token_bytes = tokenizer.all_token_bytes()
 
@@ -215,4 +217,5 @@ def build_engine(
         eos_token_ids=tuple(tokenizer.eos_token_ids),
         max_model_len=budget.max_model_len,
         make_drafter=make_drafter if options.prompt_lookup else None,
+        on_idle=on_idle,
     )

@@ -65,6 +65,7 @@ class Engine:
         eos_token_ids: tuple[int, ...],
         max_model_len: int,
         make_drafter: Callable[[], Drafter] | None = None,
+        on_idle: Callable[[], object] = lambda: None,
     ) -> None:
         self.port = port
         self.scheduler = scheduler
@@ -74,6 +75,7 @@ class Engine:
         self.eos_token_ids = frozenset(eos_token_ids)
         self.max_model_len = max_model_len
         self.make_drafter = make_drafter
+        self.on_idle = on_idle
         self.sequences: dict[int, Sequence] = {}
         self.num_drafted = 0
         self.num_drafts_accepted = 0
@@ -104,6 +106,7 @@ class Engine:
 
     def wait(self) -> None:
         self.publish([])
+        self.on_idle()
         self.port.wait()
 
     def execute(self, batch: Batch) -> Logits:

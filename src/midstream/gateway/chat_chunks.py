@@ -45,6 +45,9 @@ def status_event(status: CallStatus) -> dict[str, Any]:
     return {"type": "status", "data": {"description": status.description, "done": is_done, "call": call}}
 
 
+_NO_CONTENT = b'"content":""'
+
+
 class ChatChunks:
     """Turns the items of all choices of one request into frames. Holds what has to stay the same over a stream."""
 
@@ -66,12 +69,13 @@ class ChatChunks:
         self._tail: dict[str, Any] = {"usage": None} if include_usage else {}
         self._new_call_id = new_call_id
         self._begun: set[int] = set()
+        self._around_text: dict[int, tuple[bytes, bytes]] = {}
         self._calls: dict[tuple[int, int], tuple[str, str]] = {}
 
     def frame(self, choice: int, item: Item) -> bytes:
         match item:
             case TextDelta(text):
-                return self._delta(choice, {"content": text})
+                return self._text(choice, text)
             case ReasoningDelta(text):
                 return self._delta(choice, {"reasoning": text, "reasoning_content": text})
             case ClientCall(index, name):
@@ -90,6 +94,16 @@ class ChatChunks:
 
     def usage(self, counts: list[TokenCounts]) -> bytes:
         return self._frame({"choices": [], "usage": usage(counts)})
+
+    def _text(self, choice: int, text: str) -> bytes:
+        """A frame of text; all of a choice but the first differ in the text alone, which alone is encoded."""
+        if choice not in self._begun:
+            return self._delta(choice, {"content": text})
+        if choice not in self._around_text:
+            before, _, after = self._delta(choice, {"content": ""}).partition(_NO_CONTENT)
+            self._around_text[choice] = before + _NO_CONTENT[:-2], after
+        before, after = self._around_text[choice]
+        return before + orjson.dumps(text) + after
 
     def _call(self, choice: int, index: int, name: str) -> bytes:
         call_id = self._new_call_id()

@@ -119,7 +119,7 @@ class Pool {
     std::atomic<int> num_done{0};
   };
 
-  static constexpr int kSpins = 8000;  // a few microseconds: the phases are short
+  static constexpr int kSpins = 4000;  // some tens of microseconds: longer than a phase, and no longer than a thread's wake-up
 
   static bool take(Phase &phase, uint32_t job, int piece, int count, int *begin) {
     uint64_t next = phase.next.load(std::memory_order_acquire);
