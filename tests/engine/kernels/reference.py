@@ -95,17 +95,23 @@ class Matrix:
 
     def times(self, x: Rounded) -> Tensor:
         """[T, rows]. The products of a block's integers are exact in float32, in any order."""
-        total = torch.zeros(len(x.integers), len(self.integers), dtype=torch.float64)  # every sum rounded to float32
+        shape = (len(x.integers), len(self.integers))
+        products, scales, total = torch.empty(shape), torch.empty(shape), torch.zeros(shape)
+        # Room for fma()'s float64: to take it anew for each block is most of the time.
+        a, b, sums = (torch.zeros(shape, dtype=torch.float64) for _ in range(3))
         for block in range(self.scale.shape[1]):
             columns = slice(32 * block, 32 * block + 32)
             scale = x.scale[:, block, None]  # [T, 1]
             q = x.integers[:, columns]  # [T, 32]
-            products = q @ self.integers[:, columns].T  # [T, rows]
-            total = total.addcmul_(products.double(), (scale * self.scale[:, block]).double()).float().double()
+            torch.mm(q, self.integers[:, columns].T, out=products)
+            torch.mul(scale, self.scale[:, block], out=scales)
+            total.copy_(sums.addcmul_(a.copy_(products), b.copy_(scales)))
+            sums.copy_(total)
             if self.minimum is not None:
                 added = scale * q.sum(dim=1, keepdim=True)  # [T, 1]
-                total = total.addcmul_(self.minimum[:, block].double(), added.double()).float().double()
-        return total.float()
+                total.copy_(sums.addcmul_(self.minimum[:, block].double(), added.double()))
+                sums.copy_(total)
+        return total
 
 
 class Reference:
