@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence as Items
 from dataclasses import replace
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -9,8 +10,9 @@ from torch import Tensor
 from midstream.engine.batch import Batch, Row
 from midstream.engine.blocks import BlockPool
 from midstream.engine.inputs import build_inputs
-from midstream.engine.kv_cache import KVCache
+from midstream.engine.kv_cache import KVCache, KVShape
 from midstream.engine.models.decoder import Decoder, Weights
+from midstream.engine.runner import TorchModel
 from midstream.modelfile.model_config import ModelConfig
 from tests.engine.tiny import make_sequence
 
@@ -19,22 +21,33 @@ def make_decoder(config: ModelConfig, weights: Weights, max_model_len: int = 128
     return Decoder(config, dict(weights), max_model_len=max_model_len)
 
 
+class ShapedModel(TorchModel, Protocol):
+    """A model that is no decoder of ours says itself what its keys and values take."""
+
+    kv_shape: KVShape
+
+
 class Forward:
     """Sequences in one KV cache. Blocks are handed out in turns, so that no table is a plain range."""
 
     def __init__(
-        self, model: Decoder, sequences: Items[list[int]], *, block_size: int = 4, kv_dtype: torch.dtype = torch.float32
+        self,
+        model: Decoder | ShapedModel,
+        sequences: Items[list[int]],
+        *,
+        block_size: int = 4,
+        kv_dtype: torch.dtype = torch.float32,
     ) -> None:
         num_blocks = sum(-(-len(token_ids) // block_size) for token_ids in sequences) + 3
-        config = model.config
+        shape = KVShape.of(model.config) if isinstance(model, Decoder) else model.kv_shape
         self._model = model
         self._pool = BlockPool(num_blocks, block_size)
         self._cache = KVCache(
-            num_layers=config.num_layers,
+            num_layers=shape.num_layers,
             num_blocks=num_blocks,
             block_size=block_size,
-            num_kv_heads=config.num_kv_heads,
-            head_dim=config.head_dim,
+            num_kv_heads=shape.num_kv_heads,
+            head_dim=shape.head_dim,
             dtype=kv_dtype,
         )
         self._sequences = [make_sequence(token_ids, request_id=i) for i, token_ids in enumerate(sequences)]

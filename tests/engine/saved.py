@@ -59,7 +59,8 @@ def save(folder: Path, kind: str, fields: dict[str, Any], dtype: torch.dtype = t
     torch.manual_seed(1)
     config_kind = getattr(transformers, "Gemma3TextConfig" if kind == "Gemma3" else f"{kind}Config")
     config = config_kind(**(SIZES | fields))
-    model = getattr(transformers, f"{kind}ForCausalLM")(config).eval()
+    model_kind = getattr(transformers, f"{kind}ForCausalLM", None) or getattr(transformers, f"{kind}LMHeadModel")
+    model = model_kind(config).eval()
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if name.endswith("bias") or "norm" in name:
