@@ -57,7 +57,7 @@ def save(folder: Path, kind: str, fields: dict[str, Any], dtype: torch.dtype = t
     import transformers
 
     torch.manual_seed(1)
-    config_kind = getattr(transformers, "Gemma3TextConfig" if kind == "Gemma3" else f"{kind}Config")
+    config_kind = getattr(transformers, f"{kind}TextConfig", None) or getattr(transformers, f"{kind}Config")
     config = config_kind(**(SIZES | fields))
     model_kind = getattr(transformers, f"{kind}ForCausalLM", None) or getattr(transformers, f"{kind}LMHeadModel")
     model = model_kind(config).eval()

@@ -104,14 +104,18 @@ def test_sequences_of_any_length_in_one_batch_give_transformers_logits(pair: Pai
 
 MAMBA_HEADS = {"mamba_n_heads": 8, "mamba_d_head": 8, "mamba_d_state": 8}
 REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
-    "a state, no attention": ("Mamba", {"state_size": 4}, "0 of 2 layers"),
-    "a hybrid of convolution": ("Lfm2", {"layer_types": ["conv", "full_attention"]}, "1 of 2 layers"),
-    "a hybrid of states": ("Bamba", MAMBA_HEADS | {"attn_layer_indices": [1]}, "1 of 2 layers"),
+    "a state, no attention": ("Mamba", {"state_size": 4}, "attend 0 times"),
+    "a hybrid of convolution": ("Lfm2", {"layer_types": ["conv", "full_attention"]}, "attend 1 times"),
+    "a hybrid of states": ("Bamba", MAMBA_HEADS | {"attn_layer_indices": [1]}, "attend 1 times"),
     "soft caps": ("Gemma2", {"head_dim": 16}, "softcap"),
     "sinks": ("GptOss", {"num_local_experts": 4, "head_dim": 8}, "s_aux"),
     "values of another size": ("DeepseekV3", {}, r"its keys are \(4, 192\) and its values \(4, 128\)"),
-    "an attention of its own": ("GPTNeo", {"num_layers": 2, "num_heads": 4, "attention_types": [[["global"], 2]]}, ""),
-    "positions in attention": ("Falcon", {}, ""),
+    "an attention of its own": (
+        "GPTNeo",
+        {"num_layers": 2, "num_heads": 4, "attention_types": [[["global"], 2]]},
+        "attend 0 times",
+    ),
+    "positions in attention": ("Falcon", {}, "attend 0 times"),
 }
 
 

@@ -1,7 +1,7 @@
 """Owns `midstream models`: what can be served without asking further. Reads no model."""
 
 from dataclasses import dataclass
-from pathlib import Path
+from typing import Any
 
 from midstream.errors import ModelFileError
 from midstream.modelfile.folder_config import FOLDER_ARCHITECTURES
@@ -55,16 +55,23 @@ def _cached() -> list[Listed]:
         repositories = scan_cache_dir().repos
     except CacheNotFound:
         return []
-    found = []
+    found: list[Listed] = []
     for repository in sorted(repositories, key=lambda repository: repository.repo_id):
-        names = {Path(file.file_name).name for revision in repository.revisions for file in revision.files}
-        if repository.repo_type != "model":
-            continue
-        if "config.json" in names and any(name.endswith(".safetensors") for name in names):
-            found.append(Listed(repository.repo_id, repository.size_on_disk, "in the Hugging Face cache"))
-        found += [
-            Listed(f"{repository.repo_id}/{name}", repository.size_on_disk, "in the Hugging Face cache")
-            for name in sorted(names)
-            if name.endswith(".gguf")
-        ]
+        if repository.repo_type == "model":
+            found += _of_repository(repository)
     return found
+
+
+def _of_repository(repository: Any) -> list[Listed]:
+    """Its folder, where that could be a model, and every .gguf file by its path in the repository."""
+    sizes = {
+        file.file_path.relative_to(revision.snapshot_path).as_posix(): file.size_on_disk
+        for revision in repository.revisions
+        for file in revision.files
+    }
+    note = "in the Hugging Face cache"
+    found = []
+    if "config.json" in sizes and any(path.endswith(".safetensors") for path in sizes):
+        found.append(Listed(repository.repo_id, repository.size_on_disk, note))
+    ggufs = sorted(path for path in sizes if path.endswith(".gguf"))
+    return found + [Listed(f"{repository.repo_id}/{path}", sizes[path], note) for path in ggufs]

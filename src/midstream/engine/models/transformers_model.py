@@ -1,7 +1,8 @@
 """Owns serving any other architecture: transformers' own model, its attention over our paged cache.
 
 All rows of a batch go through the model as one sequence of tokens; only attention knows where each begins. So every
-layer has to be attention and work token by token besides: that is probed at load, and what is not so is refused.
+layer has to attend once, to what came before, and work token by token besides. That is tried out at load: a short text
+in two chunks has to give what transformers gives for the whole, and what does not is refused.
 """
 
 from pathlib import Path
@@ -12,6 +13,7 @@ from torch import Tensor
 from transformers import AttentionInterface, AutoModelForCausalLM
 from transformers.utils import logging
 
+from midstream.engine.attention.reference import RaggedAttention, RowContext
 from midstream.engine.kv_cache import KVCache, KVShape
 from midstream.engine.models.decoder import ModelInputs
 from midstream.errors import ModelFileError
@@ -19,6 +21,9 @@ from midstream.errors import ModelFileError
 _NAME = "midstream_paged"
 _UNKNOWN_TERMS = ("softcap", "s_aux", "position_bias", "head_mask")
 _DEFAULT_MAX_POSITIONS = 2048
+_PROBE_TOKENS, _PROBE_CUT = 48, 29
+_TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 5e-2, torch.float16: 1e-2}
+"""Of the largest logit."""
 
 
 class _Sink(Protocol):
@@ -34,6 +39,7 @@ class TransformersModel:
     def __init__(self, model: Any, kv_shape: KVShape) -> None:
         self._model = model
         self.kv_shape = kv_shape
+        self.dtype: torch.dtype = model.dtype
         self.vocab_size: int = model.get_output_embeddings().weight.shape[0]
 
     @classmethod
@@ -43,12 +49,16 @@ class TransformersModel:
         AttentionInterface.register(_NAME, _attend)
         try:
             model: Any = AutoModelForCausalLM.from_pretrained(
-                folder, dtype=dtype, attn_implementation=_NAME, local_files_only=True, use_safetensors=True
+                folder, dtype=dtype, attn_implementation="eager", local_files_only=True, use_safetensors=True
             )
-        except (ValueError, ImportError, KeyError, OSError) as error:
+            model.eval()
+        except (ValueError, ImportError, KeyError, OSError, AttributeError) as error:
             raise ModelFileError(f"{folder}: transformers cannot load this model: {error}") from error
-        model.eval()
-        return cls(model, _probe(model, folder))
+        try:
+            return _tried_out(model)
+        except ModelFileError as error:
+            kind = model.config.get_text_config().model_type
+            raise ModelFileError(f"{folder}: this {kind} model cannot be served: {error.message}") from error
 
     @torch.inference_mode()
     def forward(self, inputs: ModelInputs, cache: KVCache) -> Tensor:
@@ -96,34 +106,91 @@ class _Paged:
 
 
 class _Probe:
-    """Computes nothing; keeps what each layer's keys and values look like."""
+    """Computes nothing; keeps what each layer's keys look like, and the windows that were asked for."""
 
     def __init__(self) -> None:
-        self.shapes: dict[int, tuple[int, ...]] = {}
+        self.shapes: list[tuple[int, tuple[int, ...]]] = []
+        self.windows: set[int | None] = set()
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scale: float, window: int | None) -> Tensor:
         if value.shape != key.shape:
             raise ModelFileError(f"its keys are {tuple(key.shape[1:])} and its values {tuple(value.shape[1:])}")
-        self.shapes[layer] = tuple(key.shape[1:])
+        self.shapes.append((layer, tuple(key.shape[1:])))
+        self.windows.add(window)
         return torch.zeros_like(query)
 
 
 @torch.inference_mode()
-def _probe(model: Any, folder: Path) -> KVShape:
-    """Run two tokens and see that every layer attends, all with heads of one shape."""
+def _tried_out(model: Any) -> TransformersModel:
+    """The model over our cache, if it gives there what it gives on its own. Raises ModelFileError where it does not."""
     text = model.config.get_text_config()
-    probe, positions = _Probe(), torch.arange(2)
+    _check_config(text)
+    dice = torch.Generator().manual_seed(0)
+    token_ids = torch.randint(0, text.vocab_size, (_PROBE_TOKENS,), generator=dice)
     try:
-        _run(model, torch.zeros_like(positions), positions, probe, positions[-1:])
-    except ModelFileError as error:
-        raise ModelFileError(f"{folder}: {error.message}") from error
-    except (RuntimeError, TypeError, ValueError, AttributeError) as error:
-        raise ModelFileError(f"{folder}: transformers' {text.model_type} model cannot be run here: {error}") from error
-    num_layers = text.num_hidden_layers
-    if probe.shapes.keys() != set(range(num_layers)) or len(set(probe.shapes.values())) != 1:
+        model.set_attn_implementation(_NAME)
+        ours = TransformersModel(model, _kv_shape(model, text))
+        model.set_attn_implementation("eager")
+        expected = model(input_ids=token_ids.unsqueeze(0), use_cache=False).logits[0].float()  # [T, V]
+        model.set_attn_implementation(_NAME)
+        got = _in_two_chunks(ours, token_ids).float()  # [T, V]
+    except KeyError as error:
+        raise ModelFileError(f"its attention is its own, and cannot be replaced ({error})") from error
+    except (RuntimeError, TypeError, ValueError, AttributeError, IndexError) as error:
+        raise ModelFileError(f"it fails: {error}") from error
+    worst = float((got - expected).abs().max() / expected.abs().max())
+    if not worst < _TOLERANCE[model.dtype]:
         raise ModelFileError(
-            f"{folder}: {len(probe.shapes)} of {num_layers} layers of this {text.model_type} model are attention that "
-            "the server can see, and they must be all of them, with heads of one shape; it cannot be served"
+            f"over the server's cache its logits are {worst:.2g} of the largest one off: it keeps or looks at more "
+            "than the keys and values before a token"
         )
-    num_kv_heads, head_dim = probe.shapes[0]
-    return KVShape(num_layers, num_kv_heads, head_dim, getattr(text, "max_position_embeddings", _DEFAULT_MAX_POSITIONS))
+    return ours
+
+
+def _check_config(text: Any) -> None:
+    """Raises ModelFileError for what a short text would not show."""
+    rope = getattr(text, "rope_parameters", None) or {}
+    kinds = {part.get("rope_type") for part in (rope, *rope.values()) if isinstance(part, dict)}
+    for kind in kinds & {"longrope", "dynamic"}:
+        raise ModelFileError(f"its rotary scaling {kind} follows the longest text of a batch")
+    if getattr(text, "attention_chunk_size", None):
+        raise ModelFileError("it attends in chunks")
+
+
+def _kv_shape(model: Any, text: Any) -> KVShape:
+    probe, positions = _Probe(), torch.arange(2)
+    _run(model, torch.zeros_like(positions), positions, probe, positions[-1:])
+    layers = [layer for layer, _ in probe.shapes]
+    if layers != list(range(text.num_hidden_layers)) or len({shape for _, shape in probe.shapes}) != 1:
+        raise ModelFileError(
+            f"its {text.num_hidden_layers} layers attend {len(layers)} times; each must once, with heads of one shape"
+        )
+    has_window = getattr(text, "sliding_window", None) and getattr(text, "use_sliding_window", True)
+    kinds = getattr(text, "layer_types", None) or ["sliding_attention"]
+    if has_window and "sliding_attention" in kinds and probe.windows == {None}:
+        raise ModelFileError(f"its window of {text.sliding_window} is not told to its attention")
+    num_kv_heads, head_dim = probe.shapes[0][1]
+    max_positions = getattr(text, "max_position_embeddings", _DEFAULT_MAX_POSITIONS)
+    return KVShape(text.num_hidden_layers, num_kv_heads, head_dim, max_positions)
+
+
+def _in_two_chunks(ours: TransformersModel, token_ids: Tensor) -> Tensor:
+    """The logits [T, V], computed over a small cache as the engine would."""
+    shape = ours.kv_shape
+    cache = KVCache(
+        num_layers=shape.num_layers,
+        num_blocks=len(token_ids),
+        block_size=1,
+        num_kv_heads=shape.num_kv_heads,
+        head_dim=shape.head_dim,
+        dtype=ours.dtype,
+    )
+    slots = torch.arange(len(token_ids)).flip(0)
+    parts = []
+    for begin, end in ((0, _PROBE_CUT), (_PROBE_CUT, len(token_ids))):
+        rows = [RowContext(0, end - begin, slots[:end])]
+        positions = torch.arange(begin, end)
+        attention = RaggedAttention(slots[begin:end], rows)
+        inputs = ModelInputs(token_ids[begin:end], positions, attention, torch.arange(end - begin))
+        parts.append(ours.forward(inputs, cache))
+    return torch.cat(parts)

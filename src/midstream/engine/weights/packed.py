@@ -2,7 +2,7 @@
 
 Types that the kernels read keep their values to the bit. Of the others, Q4_K becomes Q4_1, its blocks' scales and
 minimums rounded to fp16 (at most 2^-11 of each away); the rest, and parts of different types that are joined to one
-matrix, become Q8_0: 8 bits against their 4 to 6, at most 1/254 of a block's largest value away.
+matrix, become Q8_0: 8 bits against their 4 to 6, at most 1/254 + 2^-11 of a block's largest value away.
 """
 
 from dataclasses import dataclass
