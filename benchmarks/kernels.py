@@ -15,6 +15,8 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -67,12 +69,20 @@ class EngineAlone:
         before = processes.pss_bytes([os.getpid()])
         runner, budget = build_runner(options, files, tokenizer)
         self.engine: Engine = build_engine(options, self.feed, runner, budget, tokenizer, plain_watch)
+        # Prompts are computed as fast as they can be, so that all sequences decode together.
+        self.engine.scheduler.pacer.limit = lambda num_decoding: options.max_num_batched_tokens  # type: ignore[method-assign]
         self._vocab_size = tokenizer.vocab_size
         self.run(_CAPACITY_TOKENS // _SLOT_TOKENS, _SLOT_TOKENS - 8, 4)
         self.grown_bytes = processes.pss_bytes([os.getpid()]) - before
 
-    def run(self, num_sequences: int, num_prompt_tokens: int, num_tokens: int) -> list[float]:
-        """Seconds of each step in which every sequence decodes one token."""
+    def run(
+        self,
+        num_sequences: int,
+        num_prompt_tokens: int,
+        num_tokens: int,
+        around: Callable[[], AbstractContextManager[object]] = nullcontext,
+    ) -> list[float]:
+        """Seconds of each step in which every sequence decodes one token; `around` is entered for each of them."""
         for _ in range(num_sequences):
             self._next_id += 1
             token_ids = self._random.integers(100, self._vocab_size, num_prompt_tokens).tolist()
@@ -81,10 +91,14 @@ class EngineAlone:
         self.feed.num_open = num_sequences
         took_s = []
         while self.feed.num_open:
-            start_s = time.perf_counter()
-            self.engine.step()
-            took_s.append(time.perf_counter() - start_s)
-        return took_s[-(num_tokens // 2) : -1]  # none that prefills
+            running = self.engine.scheduler.running
+            counts = len(running) == num_sequences and not any(seq.is_prefilling for seq in running)
+            with around() if counts else nullcontext():
+                start_s = time.perf_counter()
+                self.engine.step()
+                if counts:
+                    took_s.append(time.perf_counter() - start_s)
+        return took_s
 
 
 def _options(model: Path) -> EngineOptions:
@@ -97,6 +111,7 @@ def _options(model: Path) -> EngineOptions:
         max_num_batched_tokens=256,
         max_model_len=_SLOT_TOKENS,
         num_threads=THREADS,
+        prompt_lookup=False,  # a step is to be one token a sequence
     )
 
 

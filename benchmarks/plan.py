@@ -12,8 +12,8 @@ class Plan:
     type_rounds: int = 3
     """The same with Q4_1 and Q8_0."""
     transformers_rounds: int = 2
-    tokens: int = 128
-    crowd_tokens: int = 64
+    tokens: int = 192
+    crowd_tokens: int = 192
     """A stream's length where 64 run at once."""
     ttft_requests: int = 15
     tool_calls: int = 60
@@ -29,8 +29,8 @@ class Plan:
 QUICK = Plan(
     rounds=1,
     type_rounds=1,
-    tokens=48,
-    crowd_tokens=24,
+    tokens=96,
+    crowd_tokens=192,
     ttft_requests=7,
     tool_calls=20,
     repeats=1,

@@ -125,7 +125,7 @@ class Bench:
 
         def runs(server: Server) -> list[Run]:
             return [
-                (f"{names.streams('Q4_0', count)}, 24 tokens", workloads.decode(server, self._prompts, count, 24))
+                (f"{names.streams('Q4_0', count)}, 64 tokens", workloads.decode(server, self._prompts, count, 64))
                 for count in (1, 8)
             ]
 

@@ -69,6 +69,8 @@ def test_text_that_stood_before_is_guessed_to_go_on_as_it_did(tokenizer: Tokeniz
         sequence(tokenizer, "Say: one two three four five six seven. Again: one two three"),
         lookup(tokenizer),
     )
+    for _ in range(20):
+        drafter.observe(4, 4)
     drafts = drafter.propose(seq, 1)
     assert tokenizer.decode(drafts).startswith(" four five six seven.")
     assert len(drafts) <= MAX_DRAFTS
@@ -104,11 +106,34 @@ def test_guesses_that_do_not_come_true_end(tokenizer: Tokenizer) -> None:
     assert tokenizer.decode(drafter.propose(seq, 1)) == "ur", "a call is another matter"
 
 
-@pytest.mark.parametrize(("share", "most_rows"), [(0.9, 35), (0.5, 3), (0.21, 1), (0.1, 0)])
-def test_a_guess_pays_where_enough_comes_true_for_the_company_it_is_in(share: float, most_rows: int) -> None:
-    worth = Worth(share)
-    assert not worth.pays(most_rows + 1)
-    assert most_rows == 0 or worth.pays(most_rows)
+@pytest.mark.parametrize(
+    ("chance", "num_rows", "num_worthwhile"),
+    [
+        (0.9, 1, 12),
+        (0.8, 1, 7),
+        (0.5, 1, 2),
+        (0.21, 1, 1),
+        (0.2, 1, 0),
+        (0.999, 4, 4),
+        (0.9, 8, 2),
+        (0.6, 8, 0),
+        (1, 64, 1),
+    ],
+)
+def test_a_guess_is_as_long_as_it_pays_in_the_company_it_is_in(
+    chance: float, num_rows: int, num_worthwhile: int
+) -> None:
+    assert Worth(chance).num_worthwhile(num_rows) == num_worthwhile
+
+
+def test_outcomes_change_what_a_guess_is_worth() -> None:
+    worth = Worth(0.5)
+    for _ in range(20):
+        worth.observe(4, 4)
+    assert worth.num_worthwhile(1) == MAX_DRAFTS
+    for _ in range(20):
+        worth.observe(4, 0)
+    assert worth.num_worthwhile(1) == 0
 
 
 def test_a_call_like_an_earlier_one_is_guessed_to_have_its_arguments(tokenizer: Tokenizer) -> None:
@@ -129,7 +154,7 @@ def test_right_guesses_come_at_once_and_wrong_ones_never() -> None:
         engine.add(1, [5, 6, 7], greedy(40, ignore_eos=True))
         engine.run_until_idle()
     assert drafted.token_ids(1) == plain.token_ids(1)
-    assert [len(output.token_ids) for output in drafted.outputs(1)[1:4]] == [1, 6, 4], (
+    assert [len(output.token_ids) for output in drafted.outputs(1)[1:4]] == [4, 1, 6], (
         "its own token, and the right ones"
     )
     assert drafted.outputs(1)[-1].counts.computed == plain.outputs(1)[-1].counts.computed

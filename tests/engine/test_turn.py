@@ -13,6 +13,7 @@ from midstream.messages import (
     FinishReason,
 )
 from midstream.modelfile.tokenizer import Tokenizer
+from midstream.tools.registry import Registry
 from tests.engine.talk import CLIENT_PING, PING_CALL, Talk, plan
 from tests.support.scripted import Turn
 
@@ -214,3 +215,20 @@ def test_a_character_that_is_cut_between_tokens_comes_whole(talk: Talk) -> None:
     talk.run_until_idle()
     assert talk.text(1) == "café 😀."
     assert not any("\ufffd" in text for text in talk.texts(1))
+
+
+def test_a_call_that_can_start_is_told_before_the_tokens_that_close_it_and_before_other_sequences(
+    tokenizer: Tokenizer,
+) -> None:
+    call = ['<tool_call>\n{"name": "on_time_rate", "arguments": {"airport": "PVG"', "}}\n</tool_call>"]
+    talk = Talk(tokenizer, {"call": [call], "text": [["one two three four five six seven"]]})
+    [rate] = Registry.load(("on_time_rate",)).specs()
+    talk.ask(1, "text")
+    talk.ask(2, "call", plan(ChoiceMode.NAMED, rate))
+    talk.run_until_idle()
+    outputs = talk.outputs(2)
+    ready = next(i for i, output in enumerate(outputs) if any(isinstance(e, CallReady) for e in output.events))
+    assert not any(isinstance(event, CallClosed) for event in outputs[ready].events)
+    assert any(isinstance(event, CallClosed) for output in outputs[ready + 1 :] for event in output.events)
+    assert talk.token_ids(2) == [token_id for output in outputs for token_id in output.token_ids]
+    assert len([output for output in outputs if output.is_parked]) == 1

@@ -5,6 +5,7 @@ results. Inside a call, the word that an argument has begun, in the text before 
 goes on: `PVG` in a question and `"PVG` in an argument share no token. Source: Saxena, Prompt Lookup Decoding, 2023.
 """
 
+import math
 import re
 from collections.abc import Callable
 
@@ -21,25 +22,35 @@ _MAX_LOOKS = 16
 _MEMORY = 0.8
 """Weight of what was known of a guess's worth against one new outcome."""
 
+_SURE = 0.99
+_MAX_TOGETHER = 16
+"""Guessed tokens of all sequences in one step."""
+
 Encode = Callable[[str], list[int]]
 
 
 class Worth:
-    """How much of what was guessed came true, the recent weighing more."""
+    """How likely a guessed token comes true where those before it did, the recent guesses weighing more."""
 
     def __init__(self, first: float) -> None:
-        self._share = first
+        self._chance = first
 
     def observe(self, num_proposed: int, num_accepted: int) -> None:
-        self._share = _MEMORY * self._share + (1 - _MEMORY) * num_accepted / num_proposed
+        num_tried = min(num_proposed, num_accepted + 1)
+        self._chance = _MEMORY * self._chance + (1 - _MEMORY) * num_accepted / num_tried
 
-    def pays(self, num_rows: int) -> bool:
-        """True while a guessed token costs less than it brings in a step of `num_rows` sequences.
+    def num_worthwhile(self, num_rows: int) -> int:
+        """How many tokens of a guess bring more than they cost in a step of `num_rows` sequences.
 
         Alone, a step waits for the weights, and a token more costs a fifth of it; in company it costs all but the
-        same as a token of another sequence: docs/performance.md, "What a token more costs".
+        same as a token of another sequence: docs/performance.md, "What a token more costs". The n-th token comes true
+        with the chance to the power of n. All guesses together leave the step near its usual length.
         """
-        return self._share > num_rows / (num_rows + 4)
+        cost = num_rows / (num_rows + 4)
+        if self._chance <= cost:
+            return 0
+        num_paying = MAX_DRAFTS if self._chance > _SURE else int(math.log(cost) / math.log(self._chance))
+        return min(num_paying, MAX_DRAFTS, max(1, _MAX_TOGETHER // num_rows))
 
 
 class PromptLookup:
@@ -61,13 +72,13 @@ class PromptLookup:
 
     def propose(self, seq: Sequence, num_rows: int) -> tuple[int, ...]:
         """Tokens that may follow all of `seq`, in a step of `num_rows` sequences; often none."""
+        self._worth = self._worth_in_calls if seq.watch.is_in_call else self._worth_elsewhere
         room = min(
-            MAX_DRAFTS,
+            self._worth.num_worthwhile(num_rows),
             seq.sampling.max_tokens - seq.num_generated - 1,
             self._max_model_len - seq.num_tokens - 1,
         )
-        self._worth = self._worth_in_calls if seq.watch.is_in_call else self._worth_elsewhere
-        if room <= 0 or not self._worth.pays(num_rows):
+        if room <= 0:
             return ()
         self._read(seq)
         word = self._begun_word() if seq.watch.is_in_call else b""

@@ -87,6 +87,8 @@ class Scheduler:
 
     def _with_drafts(self, rows: list[Row], budget: int) -> list[Row]:
         """Let the rows that sample guess on, as far as the step has room; guesses take no other sequence's blocks."""
+        if any(row.seq.is_prefilling for row in rows):
+            return rows  # as long as a step may be
         num_sampling = sum(row.samples for row in rows)
         drafted = []
         for row in rows:

@@ -12,7 +12,7 @@ from midstream.engine.attention.reference import RaggedAttention, RowContext
 from midstream.engine.batch import Batch, Row
 from midstream.engine.blocks import BlockCopy
 from midstream.engine.detokenizer import Detokenizer
-from midstream.engine.kernels.cpu.native_model import NativeModel, Sizes
+from midstream.engine.kernels.cpu.native_model import PARTS, NativeModel, Sizes
 from midstream.engine.kv_cache import KVCache
 from midstream.engine.models.decoder import Decoder, ModelInputs
 from midstream.engine.sequence import Sequence
@@ -122,3 +122,14 @@ def test_a_copied_part_of_a_block_is_as_good_as_a_computed_one(model: NativeMode
     shared.block_table = [0, 1, 40, 41, 42]
     rest = Row(shared, 2 * BLOCK_SIZE + 5, len(token_ids) - 2 * BLOCK_SIZE - 5)
     assert np.array_equal(logits(model, rest, copies=(BlockCopy(2, 40, 5),))[0], whole)
+
+
+def test_the_parts_of_a_step_are_timed_only_while_somebody_asks(model: NativeModel, tokenizer: Tokenizer) -> None:
+    row = Row(sequence(tokenizer.encode_frames(TEXT), 0), 0, 5)
+    with model.timed() as parts:
+        logits(model, row)
+    assert list(parts) == list(PARTS)
+    assert parts["gate and up"] > 0
+    before = dict(parts)
+    logits(model, row)
+    assert parts == before

@@ -9,46 +9,12 @@
 
 #include "attention.h"
 #include "elementwise.h"
+#include "interface.h"
 #include "linear.h"
 #include "pool.h"
+#include "stopwatch.h"
 
 namespace midstream {
-
-struct Config {
-  int32_t num_layers, hidden, inner, num_heads, num_kv_heads, head_dim, vocab;
-  int32_t block_size, max_positions;
-  ActivationKind activation;
-  float norm_eps, embedding_scale, attention_scale;
-};
-
-// A norm that the model does not have is null.
-struct Layer {
-  const float *input_norm;        // [E]
-  const float *q_norm, *k_norm;   // [D]
-  const float *attended_norm;     // [E] over what attention gives, before it is added
-  const float *post_norm;         // [E] before the MLP
-  const float *fed_norm;          // [E] over what the MLP gives, before it is added
-  const float *cosines, *sines;   // [positions, D / 2]
-  Linear qkv, o, gate_up, down;
-  int32_t sliding_window;         // 0: none
-};
-
-struct Ends {
-  const float *final_norm;        // [E]
-  Linear embedding, head;         // [V, E]
-  uint16_t *kv;                   // [L, 2, N, G, B, D] halves
-  int64_t kv_stride;              // halves from a layer's keys to its values
-};
-
-struct Batch {
-  int32_t num_tokens, num_rows, num_samples, max_blocks;
-  const int32_t *token_ids;     // [T]
-  const int32_t *first_token;   // [R + 1] where each row's tokens begin
-  const int32_t *start;         // [R] position of each row's first token
-  const int32_t *block_tables;  // [R, max_blocks]
-  const int32_t *samples;       // [S] tokens whose logits are wanted
-  float *logits;                // [S, V]
-};
 
 // Room for the input of a linear, grown by the step.
 class ActivationBuffer {
@@ -104,26 +70,36 @@ class Model {
 
   void forward(const Batch &batch, const Plan plan, Walk &walk) {
     const int T = batch.num_tokens, E = config_.hidden;
+    Stopwatch watch(walk.thread == 0 ? batch.part_ns : nullptr);
     each_token(walk, T, [&](int t) {
       embed(batch.token_ids[t], x(t));
       put_normed(x(t), layers_[0].input_norm, layers_[0].qkv, t);
     });
+    watch.lap(kEmbed);
     for (size_t l = 0; l < layers_.size(); l++) {
       const Layer &layer = layers_[l];
       uint16_t *keys = ends_.kv + 2 * l * ends_.kv_stride, *values = keys + ends_.kv_stride;
       multiply_all(walk, layer.qkv, normed_, T, [&] { return Output{qkv_.data(), qkv_size()}; });
+      watch.lap(kQkv);
       if (plan.rotates_first) each_unit(walk, plan, [&](int unit, int) { rotate_and_store(batch, unit, layer, keys, values); });
+      watch.lap(kRotate);
       each_unit(walk, plan, [&](int unit, int thread) {
         if (!plan.rotates_first) rotate_and_store(batch, unit, layer, keys, values);
         attend_unit(batch, unit, layer, keys, values, thread);
       });
+      watch.lap(kAttend);
       multiply_all(walk, layer.o, attended_, T, [&] { return Output{branch_.data(), static_cast<size_t>(E)}; });
+      watch.lap(kOut);
       each_token(walk, T, [&](int t) { add_branch(t, layer.attended_norm); put_normed(x(t), layer.post_norm, layer.gate_up, t); });
+      watch.lap(kMlpNorm);
       gate_all(walk, layer, T);
+      watch.lap(kGateUp);
       multiply_all(walk, layer.down, gated_, T, [&] { return Output{branch_.data(), static_cast<size_t>(E)}; });
+      watch.lap(kDown);
       if (l + 1 < layers_.size()) {
         const Layer &next = layers_[l + 1];
         each_token(walk, T, [&](int t) { add_branch(t, layer.fed_norm); put_normed(x(t), next.input_norm, next.qkv, t); });
+        watch.lap(kNextNorm);
       }
     }
     each_token(walk, batch.num_samples, [&](int s) {
@@ -131,8 +107,10 @@ class Model {
       add_branch(t, layers_.back().fed_norm);
       put_normed(x(t), ends_.final_norm, ends_.head, s);
     });
+    watch.lap(kFinalNorm);
     const size_t vocab = config_.vocab;
     multiply_all(walk, ends_.head, normed_, batch.num_samples, [&] { return Output{batch.logits, vocab}; });
+    watch.lap(kHead);
   }
 
   template <typename Body>

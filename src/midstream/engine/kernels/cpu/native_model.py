@@ -1,6 +1,8 @@
 """Owns a model that lives in the compiled library: weights, KV cache, step. Schedules and samples nothing."""
 
 import ctypes
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,6 +19,21 @@ from midstream.modelfile.model_config import Activation, ModelConfig
 
 Ints = npt.NDArray[np.int32]
 Floats = npt.NDArray[np.float32]
+
+PARTS = (
+    "embed",
+    "qkv",
+    "rotate",
+    "attend",
+    "out",
+    "mlp norm",
+    "gate and up",
+    "down",
+    "next norm",
+    "final norm",
+    "head",
+)
+"""`Part` of interface.h. In a batch without long rows, rotation is a part of attention."""
 
 _ACTIVATIONS = {Activation.SILU: 0, Activation.GELU_TANH: 1}
 
@@ -92,6 +109,18 @@ class NativeModel:
         for row in batch.rows:
             self._buffers.add(row.token_ids, row.start, row.seq.block_table, num_logits=row.num_logits)
         return self._step()
+
+    @contextmanager
+    def timed(self) -> Iterator[dict[str, int]]:
+        """Fills the dict, when it is left, with the nanoseconds that each part of the steps within took."""
+        part_ns = np.zeros(len(PARTS), np.int64)
+        times: dict[str, int] = {}
+        self._buffers.struct.part_ns = pointer(part_ns)
+        try:
+            yield times
+        finally:
+            self._buffers.struct.part_ns = None
+            times.update(zip(PARTS, part_ns.tolist(), strict=True))
 
     def _step(self) -> Floats:
         buffers = self._buffers

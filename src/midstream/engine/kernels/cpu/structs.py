@@ -1,4 +1,4 @@
-"""Owns the library's C structures as ctypes. Field for field what `weights.h` and `model.h` declare."""
+"""Owns the library's C structures as ctypes. Field for field what `weights.h` and `interface.h` declare."""
 
 import ctypes
 from typing import Any
@@ -14,7 +14,7 @@ def _fields(ctype: Any, names: str) -> list[tuple[str, Any]]:
 
 
 class Config(ctypes.Structure):
-    """`Config` of model.h."""
+    """`Config` of interface.h."""
 
     _fields_ = [
         *_fields(ctypes.c_int32, "num_layers hidden inner num_heads num_kv_heads head_dim vocab"),
@@ -35,7 +35,7 @@ class Linear(ctypes.Structure):
 
 
 class Layer(ctypes.Structure):
-    """`Layer` of model.h."""
+    """`Layer` of interface.h."""
 
     _fields_ = [
         *_fields(ctypes.c_void_p, "input_norm q_norm k_norm attended_norm post_norm fed_norm cosines sines"),
@@ -45,7 +45,7 @@ class Layer(ctypes.Structure):
 
 
 class Ends(ctypes.Structure):
-    """`Ends` of model.h."""
+    """`Ends` of interface.h."""
 
     _fields_ = [
         ("final_norm", ctypes.c_void_p),
@@ -56,11 +56,11 @@ class Ends(ctypes.Structure):
 
 
 class Batch(ctypes.Structure):
-    """`Batch` of model.h."""
+    """`Batch` of interface.h."""
 
     _fields_ = [
         *_fields(ctypes.c_int32, "num_tokens num_rows num_samples max_blocks"),
-        *_fields(ctypes.c_void_p, "token_ids first_token start block_tables samples logits"),
+        *_fields(ctypes.c_void_p, "token_ids first_token start block_tables samples logits part_ns"),
     ]
 
 
