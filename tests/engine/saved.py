@@ -4,9 +4,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from midstream.modelfile.resolve import ModelFiles, ModelKind
 
+TOLERANCE = 1e-4
 SIZES = {
     "vocab_size": 96,
     "hidden_size": 32,
@@ -71,3 +73,15 @@ def save(folder: Path, kind: str, fields: dict[str, Any], dtype: torch.dtype = t
 
 def saved_files(folder: Path) -> ModelFiles:
     return ModelFiles(ModelKind.FOLDER, folder, "tiny", tuple(sorted(folder.glob("*.safetensors"))))
+
+
+def tokens(num_tokens: int, seed: int = 0) -> list[int]:
+    """Random ids of the saved models' vocabulary."""
+    return torch.randint(0, 96, (num_tokens,), generator=torch.Generator().manual_seed(seed)).tolist()
+
+
+def assert_close(got: Tensor, expected: Tensor) -> None:
+    """Logits that agree to `TOLERANCE`, and are no flat ones."""
+    assert got.shape == expected.shape
+    assert float((got - expected).abs().max()) <= TOLERANCE
+    assert float(expected.abs().max()) > 1, "logits this flat would agree whatever was computed"

@@ -17,10 +17,8 @@ from midstream.modelfile.model_config import ModelConfig, RopeKind, RopeScaling
 from midstream.modelfile.read_config import read_config
 from tests.engine.forward import Forward, make_decoder
 from tests.engine.models import random_weights, save_folder, tiny, write_gguf
-from tests.engine.saved import VARIANTS, save, saved_files
+from tests.engine.saved import VARIANTS, assert_close, save, saved_files, tokens
 from tests.engine.tiny import make_sequence
-
-TOLERANCE = 1e-4
 
 
 @dataclass(frozen=True)
@@ -45,16 +43,6 @@ def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     files = saved_files(folder)
     config = read_config(files)
     return Pair(make_decoder(config, load_weights(files, config, torch.float32)), theirs)
-
-
-def tokens(num_tokens: int, seed: int = 0) -> list[int]:
-    return torch.randint(0, 96, (num_tokens,), generator=torch.Generator().manual_seed(seed)).tolist()
-
-
-def assert_close(got: Tensor, expected: Tensor) -> None:
-    assert got.shape == expected.shape
-    assert float((got - expected).abs().max()) <= TOLERANCE
-    assert float(expected.abs().max()) > 1, "logits this flat would agree whatever was computed"
 
 
 @pytest.mark.parametrize("block_size", [1, 3, 16])

@@ -21,10 +21,9 @@ from midstream.messages import AddRequest, EngineOptions, SamplingParams
 from midstream.modelfile.resolve import resolve
 from midstream.modelfile.tokenizer import Tokenizer
 from tests.engine.forward import Forward
-from tests.engine.saved import save
+from tests.engine.saved import assert_close, save, tokens
 from tests.support.ports import ListPort
 
-TOLERANCE = 1e-4
 MOE = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16}
 # Parallel branches, partial rotation, other norms, learned positions, experts, layers without rotation.
 SERVED: dict[str, tuple[str, dict[str, Any]]] = {
@@ -65,16 +64,6 @@ def make_pair(folder: Path, kind: str, fields: dict[str, Any]) -> Pair:
 @pytest.fixture(scope="module", params=list(SERVED))
 def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Pair:
     return make_pair(tmp_path_factory.mktemp("saved"), *SERVED[request.param])
-
-
-def tokens(num_tokens: int, seed: int = 0) -> list[int]:
-    return torch.randint(0, 96, (num_tokens,), generator=torch.Generator().manual_seed(seed)).tolist()
-
-
-def assert_close(got: Tensor, expected: Tensor) -> None:
-    assert got.shape == expected.shape
-    assert float((got - expected).abs().max()) <= TOLERANCE
-    assert float(expected.abs().max()) > 1, "logits this flat would agree whatever was computed"
 
 
 @pytest.mark.parametrize("chunk_size", [100, 1, 5, 16], ids=["whole", "one by one", "fives", "sixteens"])

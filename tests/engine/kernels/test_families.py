@@ -17,7 +17,7 @@ from midstream.modelfile.model_config import ModelConfig
 from midstream.modelfile.read_config import read_config
 from midstream.modelfile.resolve import ModelFiles
 from tests.engine.forward import Forward, make_decoder
-from tests.engine.saved import VARIANTS, save, saved_files
+from tests.engine.saved import VARIANTS, save, saved_files, tokens
 from tests.engine.tiny import make_sequence
 
 SIZES = Sizes(num_blocks=64, block_size=5, max_model_len=128, max_num_seqs=4, max_num_batched_tokens=128, num_threads=2)
@@ -33,10 +33,6 @@ def files(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     folder: Path = tmp_path_factory.mktemp("saved")
     save(folder, kind, WIDE | fields)
     return saved_files(folder)
-
-
-def tokens(num_tokens: int, seed: int) -> list[int]:
-    return torch.randint(0, 96, (num_tokens,), generator=torch.Generator().manual_seed(seed)).tolist()
 
 
 def next_chunk(row: Row, size: int) -> Row:
