@@ -41,6 +41,6 @@ class TorchRunner:
         return StepLogits(self.forward(batch).float().numpy(), self._sampling)
 
     def forward(self, batch: Batch) -> Tensor:
-        """The logits [S, V] of `batch.sampled_tokens`; the KV of every row's new tokens is written."""
+        """The logits [S, V] that the rows give; the KV of every row's new tokens is written."""
         self.cache.copy(batch.copies)
         return self.model.forward(build_inputs(batch, self.cache.block_size), self.cache)

@@ -8,6 +8,9 @@ import ctypes
 import pytest
 
 from midstream.engine.kernels.cpu.compile import Unavailable, load_library
+from midstream.modelfile.model_config import ModelConfig
+from midstream.modelfile.read_config import read_config
+from midstream.modelfile.resolve import ModelFiles, resolve
 
 
 @pytest.fixture(scope="session", params=["native", "haswell"])
@@ -16,3 +19,14 @@ def library(request: pytest.FixtureRequest) -> ctypes.CDLL:
     if isinstance(loaded, Unavailable):
         pytest.skip(loaded.reason)
     return loaded
+
+
+@pytest.fixture(scope="module")
+def files() -> ModelFiles:
+    """The embedded model's."""
+    return resolve()
+
+
+@pytest.fixture(scope="module")
+def config(files: ModelFiles) -> ModelConfig:
+    return read_config(files)

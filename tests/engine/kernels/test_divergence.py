@@ -14,8 +14,7 @@ from torch import Tensor
 
 from midstream.engine.weights.load import load_weights
 from midstream.modelfile.model_config import ModelConfig
-from midstream.modelfile.read_config import read_config
-from midstream.modelfile.resolve import ModelFiles, resolve
+from midstream.modelfile.resolve import ModelFiles
 from midstream.modelfile.tokenizer import Tokenizer
 from tests.engine.forward import Forward, make_decoder
 from tests.engine.kernels.embedded import Embedded
@@ -44,16 +43,6 @@ if __name__ == "__main__":
 
 Run it with Python 3. Should I explain how the age of a rock is measured?<|im_end|>
 """
-
-
-@pytest.fixture(scope="module")
-def files() -> ModelFiles:
-    return resolve()
-
-
-@pytest.fixture(scope="module")
-def config(files: ModelFiles) -> ModelConfig:
-    return read_config(files)
 
 
 @pytest.fixture(scope="module")

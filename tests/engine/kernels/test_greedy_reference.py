@@ -13,8 +13,7 @@ from torch import Tensor
 
 from midstream.engine.weights.load import open_weights
 from midstream.modelfile.model_config import ModelConfig
-from midstream.modelfile.read_config import read_config
-from midstream.modelfile.resolve import ModelFiles, resolve
+from midstream.modelfile.resolve import ModelFiles
 from midstream.modelfile.tokenizer import Tokenizer
 from tests.engine.kernels.embedded import Embedded
 from tests.engine.kernels.reference import Reference
@@ -54,16 +53,6 @@ def _one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(num_threads)
-
-
-@pytest.fixture(scope="module")
-def files() -> ModelFiles:
-    return resolve()
-
-
-@pytest.fixture(scope="module")
-def config(files: ModelFiles) -> ModelConfig:
-    return read_config(files)
 
 
 Logits = Callable[[tuple[int, ...], int], Tensor]

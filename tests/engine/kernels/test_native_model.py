@@ -21,8 +21,7 @@ from midstream.engine.weights.load import load_weights, open_weights
 from midstream.engine.weights.packed import load_packed, unpackable
 from midstream.messages import AddRequest, SamplingParams
 from midstream.modelfile.model_config import ModelConfig
-from midstream.modelfile.read_config import read_config
-from midstream.modelfile.resolve import ModelFiles, resolve
+from midstream.modelfile.resolve import ModelFiles
 from midstream.modelfile.tokenizer import Tokenizer
 
 pytestmark = pytest.mark.model
@@ -41,16 +40,6 @@ SIZES = Sizes(
     max_num_batched_tokens=256,
     num_threads=2,
 )
-
-
-@pytest.fixture(scope="module")
-def files() -> ModelFiles:
-    return resolve()
-
-
-@pytest.fixture(scope="module")
-def config(files: ModelFiles) -> ModelConfig:
-    return read_config(files)
 
 
 @pytest.fixture(scope="module")

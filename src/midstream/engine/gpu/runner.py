@@ -22,7 +22,7 @@ class DeviceLogits:
     def __init__(self, logits: Tensor, batch: Batch, sampling: Sampling) -> None:
         self._logits = logits[:, : sampling.vocab_size]  # [S, V]
         self._sampling = sampling
-        rows = [row for row in batch.rows if row.samples]
+        rows = batch.sampling_rows
         firsts, index = [], 0
         for row in rows:
             firsts.append(index)
