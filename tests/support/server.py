@@ -208,12 +208,15 @@ class _InlineCall:
     def partial(self, field_index: int, text: str) -> None:
         pass
 
-    async def run(self, frame: bytes) -> ToolResult:
+    def start(self, frame: bytes) -> None:
+        if not self._is_cancelled:
+            self._task = asyncio.ensure_future(self._transport.call(self._tool_id, self._deadline_ms, frame))
+
+    async def result(self) -> ToolResult:
         from midstream.errors import ToolCancelled
 
-        if self._is_cancelled:
+        if self._task is None:
             raise ToolCancelled("cancelled")
-        self._task = asyncio.ensure_future(self._transport.call(self._tool_id, self._deadline_ms, frame))
         try:
             return await self._task
         except asyncio.CancelledError:

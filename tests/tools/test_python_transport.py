@@ -35,10 +35,15 @@ class Client:
         return self.transport.open(REGISTRY.by_name[name].spec.tool_id, deadline_ms, **more)
 
     async def call(self, name: str, /, deadline_ms: int = LONG_MS, **arguments: Any) -> ToolResult:
-        return await self.open(name, deadline_ms).run(frame_of(name, **arguments))
+        return await run(self.open(name, deadline_ms), frame_of(name, **arguments))
 
     async def pid(self) -> int:
         return int((await self.call("pid")).content)
+
+
+async def run(call: CallHandle, frame: bytes) -> ToolResult:
+    call.start(frame)
+    return await call.result()
 
 
 def frame_of(name: str, /, **arguments: Any) -> bytes:
@@ -170,21 +175,21 @@ async def test_invalid_arguments_are_the_models_to_mend(client: Client) -> None:
 @with_client()
 async def test_a_bad_frame_is_refused_with_its_offset(client: Client) -> None:
     with pytest.raises(ToolArgumentsInvalid, match="at byte 0"):
-        await client.open("add").run(b"\x00")
+        await run(client.open("add"), b"\x00")
     with pytest.raises(ToolArgumentsInvalid, match="another tool's"):
-        await client.open("add").run(frame_of("pid"))
+        await run(client.open("add"), frame_of("pid"))
 
 
 @with_client()
 async def test_an_unknown_tool_is_named_by_its_id(client: Client) -> None:
     with pytest.raises(ToolFailed, match="no tool has id 0x00000007"):
-        await client.transport.open(7, LONG_MS).run(bytes.fromhex("000000070000"))
+        await run(client.transport.open(7, LONG_MS), bytes.fromhex("000000070000"))
 
 
 @with_client()
 async def test_a_frame_over_the_message_limit_is_refused_here(client: Client) -> None:
     with pytest.raises(ToolOverLimit, match="the limit is 16777216"):
-        await client.open("greet").run(bytes(17_000_000))
+        await run(client.open("greet"), bytes(17_000_000))
     assert await client.pid()
 
 
@@ -211,7 +216,7 @@ def test_a_host_worn_out_by_abandoned_runs_is_replaced(name: str) -> None:
                 await client.call(name, deadline_ms=10)
         while await client.pid() == before:
             continue  # still within the host's own grace
-        assert int((await opened_early.run(frame_of("pid"))).content) == await client.pid()
+        assert int((await run(opened_early, frame_of("pid"))).content) == await client.pid()
 
     is_replaced()
 
@@ -240,12 +245,12 @@ def test_a_running_call_can_be_cancelled(name: str) -> None:
     @with_client()
     async def is_cancelled(client: Client) -> None:
         call = client.open(name)
-        run = asyncio.create_task(call.run(frame_of(name)))
+        call.start(frame_of(name))
         await client.pid()  # the host has seen everything sent before
         call.cancel()
         call.cancel()
         with pytest.raises(ToolCancelled):
-            await run
+            await call.result()
 
     is_cancelled()
 
@@ -255,16 +260,16 @@ async def test_a_call_cancelled_before_its_run_never_runs(client: Client) -> Non
     call = client.open("greet")
     call.cancel()
     with pytest.raises(ToolCancelled):
-        await call.run(frame_of("greet", name="x"))
+        await run(call, frame_of("greet", name="x"))
 
 
 @with_client()
 async def test_giving_up_the_wait_cancels_the_call(client: Client) -> None:
-    run = asyncio.create_task(client.call("hang"))
+    hanging = asyncio.create_task(client.call("hang"))
     await client.pid()
-    run.cancel()
+    hanging.cancel()
     with pytest.raises(asyncio.CancelledError):
-        await run
+        await hanging
     assert await client.call("add", a=1)
 
 
@@ -277,8 +282,20 @@ async def test_killing_the_host_fails_its_calls_and_the_next_one_works(client: C
     os.kill(before, signal.SIGKILL)
     for outcome in await asyncio.gather(*runs, return_exceptions=True):
         assert isinstance(outcome, ToolHostDied)
-    assert (await opened.run(frame_of("add", a=1))).content == b"2"
+    assert (await run(opened, frame_of("add", a=1))).content == b"2"
     assert await client.pid() != before
+
+
+@with_client()
+async def test_a_call_whose_frame_was_sent_to_a_host_that_died_is_not_run_again(client: Client) -> None:
+    call = client.open("pid")
+    os.kill(await client.pid(), signal.SIGSTOP)
+    call.start(frame_of("pid"))
+    host = client.transport.ready_host()
+    assert host is not None
+    await host.kill("killed")
+    with pytest.raises(ToolHostDied, match="killed"):
+        await call.result()
 
 
 @with_client()
@@ -291,14 +308,14 @@ async def test_partials_of_a_tool_that_wants_none_do_no_harm(client: Client) -> 
     call = client.open("greet")
     call.partial(0, "Sha")
     call.partial(0, "nghai")
-    assert (await call.run(frame_of("greet", name="Shanghai"))).content == b"hello Shanghai"
+    assert (await run(call, frame_of("greet", name="Shanghai"))).content == b"hello Shanghai"
 
 
 @with_client()
 async def test_progress_arrives_before_the_result_and_its_last_report_is_kept(client: Client) -> None:
     reports: list[tuple[int | None, str]] = []
     call = client.open("work", on_progress=lambda percent, text: reports.append((percent, text)))
-    assert (await call.run(frame_of("work"))).content == b"worked"
+    assert (await run(call, frame_of("work"))).content == b"worked"
     assert reports[-1] == (100, "all")
     assert len(reports) < 10_000
 
@@ -308,16 +325,16 @@ async def test_a_progress_listener_that_raises_ends_nothing(client: Client) -> N
     def listen(percent: int | None, text: str) -> None:
         raise ValueError(text)
 
-    assert (await client.open("work", on_progress=listen).run(frame_of("work"))).content == b"worked"
+    assert (await run(client.open("work", on_progress=listen), frame_of("work"))).content == b"worked"
 
 
 @with_client()
 async def test_closing_fails_the_open_calls(client: Client) -> None:
-    run = asyncio.create_task(client.call("hang"))
+    hanging = asyncio.create_task(client.call("hang"))
     await client.pid()
     await client.transport.close()
     with pytest.raises(ToolHostDied, match="closed"):
-        await run
+        await hanging
     with pytest.raises(ToolHostDied, match="closed"):
         await client.call("add", a=1)
 
@@ -328,7 +345,7 @@ def test_a_host_that_cannot_start_is_an_error_of_each_call(command: tuple[str, .
         transport = PythonTransport(command, backoff_s=0.01)
         for _ in range(2):
             with pytest.raises(ToolHostDied):
-                await transport.open(1, LONG_MS).run(bytes(6))
+                await run(transport.open(1, LONG_MS), bytes(6))
         with pytest.raises(ToolHostDied):
             await transport.start()
         await transport.close()
@@ -339,11 +356,11 @@ def test_a_host_that_cannot_start_is_an_error_of_each_call(command: tuple[str, .
 def test_closing_while_the_host_starts_leaves_nothing() -> None:
     async def main() -> None:
         transport = PythonTransport(COMMAND)
-        run = asyncio.create_task(transport.open(1, LONG_MS).run(bytes(6)))
+        running = asyncio.create_task(run(transport.open(1, LONG_MS), bytes(6)))
         await asyncio.sleep(0)
         await transport.close()
         with pytest.raises(ToolHostDied):
-            await run
+            await running
         assert asyncio.all_tasks() == {asyncio.current_task()}
 
     asyncio.run(main())

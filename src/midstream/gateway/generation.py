@@ -1,5 +1,6 @@
 """Owns one choice from its request to its one end: engine outputs in, wire-neutral items out. Knows no HTTP.
 
+An output is acted on as it arrives, whoever reads the items: no tool's start waits for a stream to be written.
 Server calls run beside the decoding; when a turn ends with some of them pending, their results are injected into
 the parked sequence and the same sequence decodes on.
 """
@@ -113,8 +114,7 @@ class Generation:
         self._request = request
         self._request_id = services.engine.next_request_id()
         # Bounded by max_tokens and the tools' progress: a slow client never blocks the engine.
-        self._queue: asyncio.Queue[SequenceOutput | CallStatus | list[CallResult] | None] = asyncio.Queue()
-        """None: the request has taken too long."""
+        self._queue: asyncio.Queue[list[Item] | Exception] = asyncio.Queue()
         self._calls: CallSet = services.dispatcher.begin(self._tell)
         self._told_now: list[Item] | None = None
         self._client_calls = _ClientCalls()
@@ -128,33 +128,27 @@ class Generation:
         """Hand the request to the engine. Raises CapacityError or EngineDied when it is not accepted."""
         request = self._request
         command = AddRequest(self._request_id, request.token_ids, request.sampling, request.salt, request.plan)
-        self._services.engine.submit(command, self._queue.put_nowait)
+        self._services.engine.submit(command, self._take)
 
     async def items(self) -> AsyncGenerator[Item, None]:
         """Everything that happens, in order. Raises EngineDied or DeadlineExceeded."""
         # One timer for the whole request: a timeout around each wait would cost more than the waits.
-        timer = asyncio.get_running_loop().call_later(self._request.deadline_s, self._queue.put_nowait, None)
+        limit_s = self._request.deadline_s
+        late = DeadlineExceeded(f"the request took longer than its limit of {limit_s:g} s")
+        timer = asyncio.get_running_loop().call_later(limit_s, self._queue.put_nowait, late)
         ended: Ended | None = None
         try:
-            while ended is None:
-                match await self._queue.get():
-                    case None:
-                        limit_s = self._request.deadline_s
-                        raise DeadlineExceeded(f"the request took longer than its limit of {limit_s:g} s")
-                    case CallStatus() as status:
-                        yield status
-                    case SequenceOutput() as output:
-                        for item in self._on_output(output):
-                            if isinstance(item, Ended):
-                                ended = item
-                            else:
-                                yield item
-                    case results:
-                        ended = self._on_results(results)
-            while not self._queue.empty():
-                left = self._queue.get_nowait()
-                if isinstance(left, CallStatus):
-                    yield left
+            while ended is None or not self._queue.empty():
+                entry = await self._queue.get()
+                if isinstance(entry, Exception):
+                    if ended is not None:
+                        break
+                    raise entry
+                for item in entry:
+                    if isinstance(item, Ended):
+                        ended = item
+                    else:
+                        yield item
             yield ended
         finally:
             timer.cancel()
@@ -166,6 +160,13 @@ class Generation:
         self._calls.cancel()
         if self._waiting is not None:
             self._waiting.cancel()
+
+    def _take(self, output: SequenceOutput) -> None:
+        """The engine's sink. What goes wrong with one request must not reach the others' outputs."""
+        try:
+            self._queue.put_nowait(self._on_output(output))
+        except Exception as error:
+            self._queue.put_nowait(error)
 
     def _on_output(self, output: SequenceOutput) -> list[Item]:
         self.token_ids += output.token_ids
@@ -199,7 +200,7 @@ class Generation:
         if self._told_now is not None:
             self._told_now.append(status)
         else:
-            self._queue.put_nowait(status)
+            self._queue.put_nowait([status])
 
     def _on_event(self, event: WatchEvent) -> list[Item]:
         calls = self._client_calls
@@ -226,32 +227,30 @@ class Generation:
         self._waiting = asyncio.create_task(self._gather_results(), name="tool results")
 
     async def _gather_results(self) -> None:
-        self._queue.put_nowait(await self._calls.results())
+        results = await self._calls.results()
+        try:
+            self._queue.put_nowait(self._on_results(results))
+        except Exception as error:
+            self._queue.put_nowait(error)
 
-    def _on_results(self, results: list[CallResult]) -> Ended | None:
+    def _on_results(self, results: list[CallResult]) -> list[Item]:
         """Every pending call has ended: inject the results and go on, or end."""
         injector = self._services.injector
         if self._finish is not None:
-            return self._ended()
+            return [self._ended()]
         if self._client_calls.num_complete:
             # The client has calls to run as well: the turn is its from here, and its next request goes on from both.
             self.token_ids += injector.render(results, self._request.template_tools, is_models_turn=False)
             self._finish = (FinishReason.STOP, None)
-            return self._ended()
+            return [self._ended()]
         self._num_rounds += 1
         token_ids = injector.render(results, self._request.template_tools)
         self.token_ids += token_ids
         self._services.engine.resume(Resume(self._request_id, token_ids, self._next_plan()))
-        for result in results:
-            self._queue.put_nowait(
-                CallStatus(
-                    result.call_id,
-                    result.name,
-                    CallState.INJECTED,
-                    f"{result.name}: the model has its result",
-                )
-            )
-        return None
+        return [
+            CallStatus(result.call_id, result.name, CallState.INJECTED, f"{result.name}: the model has its result")
+            for result in results
+        ]
 
     def _next_plan(self) -> ToolPlan | None:
         """Later rounds are auto, the last one none."""

@@ -10,7 +10,9 @@ import sys
 import traceback
 from collections.abc import Mapping
 from contextlib import suppress
+from contextvars import copy_context
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -24,12 +26,15 @@ from midstream.tools.context import reporter
 from midstream.tools.limits import HostLimits
 from midstream.tools.outcome import Outcome, outcome_of_exception
 from midstream.tools.registry import Tool
-from midstream.tools.running import Runner
+from midstream.tools.running import Run, Runner
 
 _SHUTTING_DOWN = Error(ErrorCode.SHUTTING_DOWN, "this tool host is shutting down")
 
 _HANG_UP_S = 5.0
 """For the client to hang up on a host that shuts down, and to read what was sent last."""
+
+_SWITCH_INTERVAL_S = 0.0005
+"""How long a computing tool may keep the interpreter from a call that has just come; Python's own is 5 ms."""
 
 
 def run_host(fd: int, tools: Mapping[int, Tool], limits: HostLimits | None = None) -> None:
@@ -40,6 +45,7 @@ def run_host(fd: int, tools: Mapping[int, Tool], limits: HostLimits | None = Non
     sock = socket.socket(fileno=fd)
     sock.set_inheritable(False)
     sys.stdout = sys.stderr
+    sys.setswitchinterval(_SWITCH_INTERVAL_S)
 
     async def main() -> None:
         try:
@@ -154,7 +160,14 @@ class _Host:
         if call is None or call.is_running:
             raise EnvelopeError(f"call {number} is not open", offset=5)
         call.is_running = True
-        task = asyncio.create_task(self._run(call, frame))
+        arguments = self._arguments(call.tool, frame)
+        if isinstance(arguments, Error):
+            self._finish(call, arguments)
+            return
+        context = copy_context()
+        context.run(reporter.set, partial(self._report, asyncio.get_running_loop(), call))
+        run = self._runner.start(call.tool, arguments, context)
+        task = asyncio.create_task(self._see_out(call, run))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -167,20 +180,15 @@ class _Host:
         if not call.is_running:
             self._finish(call, Error(ErrorCode.CANCELLED, "cancelled"))
 
-    async def _run(self, call: _Call, frame: bytes) -> None:
-        arguments = self._arguments(call.tool, frame)
-        if isinstance(arguments, Error):
-            self._finish(call, arguments)
-            return
-        loop = asyncio.get_running_loop()
-        reporter.set(lambda percent, text: self._report(loop, call, percent, text))
-        run = self._runner.start(call.tool, arguments)
-        ends: set[asyncio.Future[Any]] = {run, call.stop}
+    async def _see_out(self, call: _Call, run: Run) -> None:
+        """Wait for the end of a run, or end it: told to, or at its deadline."""
+        outcome = run.outcome
+        ends: set[asyncio.Future[Any]] = {outcome, call.stop}
         try:
             await asyncio.wait(ends, timeout=call.deadline_s, return_when=asyncio.FIRST_COMPLETED)
-            self._finish(call, run.result() if run.done() else self._reason_to_stop(call))
+            self._finish(call, outcome.result() if outcome.done() else self._reason_to_stop(call))
         finally:
-            if not run.done():
+            if not outcome.done():
                 self._runner.stop(run)
         await self._channel.drain()
 

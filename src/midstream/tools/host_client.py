@@ -63,11 +63,13 @@ class OpenCall:
     ended: "asyncio.Future[ToolResult]"
     deadline_s: float
     on_progress: OnProgress | None
+    is_sent: bool = False
+    """Its frame is on the way."""
 
     @property
     def was_lost(self) -> bool:
-        """It ended with its host."""
-        return self.ended.done() and isinstance(self.ended.exception(), ToolHostDied)
+        """It ended with its host before its frame was sent: another host may run it."""
+        return not self.is_sent and self.ended.done() and isinstance(self.ended.exception(), ToolHostDied)
 
 
 class HostClient:
@@ -122,13 +124,21 @@ class HostClient:
         if call.number in self._calls and not self._channel.is_congested:
             self._channel.send(Kind.PARTIAL, call.number, Partial(field_index, text).pack())
 
-    async def run(self, call: OpenCall, frame: bytes) -> ToolResult:
-        """Send the frame and wait for the end of the call, at most for its deadline and the grace."""
+    def send_frame(self, call: OpenCall, frame: bytes) -> None:
+        """Send the frame now; to a host that does not keep up, or one over the limit, `result` does."""
+        if call.number in self._calls and not self._channel.is_congested:
+            with suppress(EnvelopeError):
+                self._channel.send(Kind.CALL, call.number, frame)
+                call.is_sent = True
+
+    async def result(self, call: OpenCall, frame: bytes) -> ToolResult:
+        """Wait for the end of the call, at most for its deadline and the grace. Sends the frame if it is still here."""
         try:
             async with asyncio.timeout(call.deadline_s + self._settings.grace_s):
                 await self._channel.drain()
-                if not call.ended.done():
+                if not call.ended.done() and not call.is_sent:
                     self._channel.send(Kind.CALL, call.number, frame)
+                    call.is_sent = True
                 return await asyncio.shield(call.ended)
         except EnvelopeError as fault:
             self.forget(call)

@@ -108,7 +108,7 @@ class PythonCall:
         self._deadline_ms = deadline_ms
         self._on_progress = on_progress
         self._cancelled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._is_run = False
+        self._frame: bytes | None = None
         self._bound: tuple[HostClient, OpenCall] | None = None
         if (host := transport.ready_host()) is not None:
             self._bind(host)
@@ -118,13 +118,19 @@ class PythonCall:
             host, call = self._bound
             host.partial(call, field_index, text)
 
-    async def run(self, frame: bytes) -> ToolResult:
-        assert not self._is_run, "a call runs once"
-        self._is_run = True
+    def start(self, frame: bytes) -> None:
+        assert self._frame is None, "a call runs once"
+        self._frame = frame
+        if self._bound is not None and not self._cancelled.done():
+            host, call = self._bound
+            host.send_frame(call, frame)
+
+    async def result(self) -> ToolResult:
+        assert self._frame is not None, "a call ends after its start"
         for _ in range(_MAX_HOSTS_PER_CALL):
             host, call = await self._bound_call()
             try:
-                return await host.run(call, frame)
+                return await host.result(call, self._frame)
             except HostRetiring:
                 self._bound = None
         raise ToolHostDied("every tool host is shutting down; try again")

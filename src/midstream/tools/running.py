@@ -2,10 +2,10 @@
 
 import asyncio
 import inspect
-import threading
 from collections.abc import Callable
-from contextlib import suppress
-from contextvars import copy_context
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import Context
+from dataclasses import dataclass
 from typing import Any
 
 from midstream.protocol.payloads import Error, ErrorCode
@@ -14,24 +14,34 @@ from midstream.tools.outcome import Outcome, outcome_of_exception, outcome_of_va
 from midstream.tools.registry import Tool
 
 
+@dataclass(frozen=True, eq=False)
+class Run:
+    outcome: "asyncio.Future[Outcome]"
+    """Never raises. Cancelled where the run was stopped before it began, or where the tool let itself be stopped."""
+    cancel: Callable[[], object]
+
+
 class Runner:
     """Runs functions within the limits and counts the runs that nothing could stop."""
 
     def __init__(self, limits: HostLimits, on_worn_out: Callable[[], None]) -> None:
         self._limits = limits
         self._on_worn_out = on_worn_out
-        self._threads = asyncio.Semaphore(limits.max_threads)
+        # Threads are kept: to start one takes longer than all that lies between a call and its function.
+        self._threads = ThreadPoolExecutor(limits.max_threads, thread_name_prefix="tool")
         self._abandoned: set[asyncio.Future[Outcome]] = set()
 
-    def start(self, tool: Tool, arguments: dict[str, Any]) -> asyncio.Task[Outcome]:
-        """Begin a run in the current context. The task never raises; whoever holds it may `stop` it."""
+    def start(self, tool: Tool, arguments: dict[str, Any], context: Context) -> Run:
+        """Begin a run in `context`; whoever holds it may `stop` it."""
         if inspect.iscoroutinefunction(tool.function):
-            return asyncio.create_task(self._on_loop(tool, arguments))
-        return asyncio.create_task(self._on_thread(tool, arguments))
+            task = asyncio.get_running_loop().create_task(self._on_loop(tool, arguments), context=context)
+            return Run(task, task.cancel)
+        return self._on_thread(tool, arguments, context)
 
-    def stop(self, run: asyncio.Task[Outcome]) -> None:
+    def stop(self, run: Run) -> None:
+        """Ask it to end, and count it as abandoned if it goes on for longer than the grace."""
         run.cancel()
-        self._watch(run)
+        asyncio.get_running_loop().call_later(self._limits.stop_grace_s, self._abandon, run.outcome)
 
     async def _on_loop(self, tool: Tool, arguments: dict[str, Any]) -> Outcome:
         try:
@@ -42,40 +52,27 @@ class Runner:
         except BaseException as fault:  # SystemExit too: a tool must not end the host
             return outcome_of_exception(fault, self._limits)
 
-    async def _on_thread(self, tool: Tool, arguments: dict[str, Any]) -> Outcome:
-        async with self._threads:
-            try:
-                outcome = self._start_thread(tool, arguments)
-            except RuntimeError as fault:  # no thread to be had
-                return outcome_of_exception(fault, self._limits)
-            try:
-                return await asyncio.shield(outcome)
-            except asyncio.CancelledError:
-                self._watch(outcome)
-                raise
+    def _on_thread(self, tool: Tool, arguments: dict[str, Any], context: Context) -> Run:
+        is_refused = False
 
-    def _start_thread(self, tool: Tool, arguments: dict[str, Any]) -> asyncio.Future[Outcome]:
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[Outcome] = loop.create_future()
-
-        def work() -> None:
+        def work() -> Outcome:
+            if is_refused:
+                return Error(ErrorCode.TOOL_FAILED, "refused")
             try:
-                outcome = outcome_of_value(tool.function(**arguments), self._limits)
+                return outcome_of_value(tool.function(**arguments), self._limits)
             except BaseException as fault:
-                outcome = outcome_of_exception(fault, self._limits)
-            with suppress(RuntimeError):  # the loop is closed: nobody waits any more
-                loop.call_soon_threadsafe(future.set_result, outcome)
+                return outcome_of_exception(fault, self._limits)
 
-        # A daemon: the host must be able to end while a tool does not.
-        context = copy_context()
-        threading.Thread(target=context.run, args=(work,), name=tool.spec.name, daemon=True).start()
-        return future
+        try:
+            job = self._threads.submit(context.run, work)
+        except RuntimeError as fault:  # no thread to be had, yet `work` is queued for those that there are
+            is_refused = True
+            refused: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+            refused.set_result(outcome_of_exception(fault, self._limits))
+            return Run(refused, refused.cancel)
+        return Run(asyncio.wrap_future(job), job.cancel)
 
-    def _watch(self, run: asyncio.Future[Outcome]) -> None:
-        """Count `run` as abandoned if it goes on for longer than the grace."""
-        asyncio.get_running_loop().call_later(self._limits.stop_grace_s, self._abandon, run)
-
-    def _abandon(self, run: asyncio.Future[Outcome]) -> None:
+    def _abandon(self, run: "asyncio.Future[Outcome]") -> None:
         if run.done():
             return
         self._abandoned.add(run)

@@ -15,23 +15,26 @@ class ToolResult:
 
 
 class CallHandle(Protocol):
-    """One call, from the moment it is routed. Whoever opened it either runs it once or cancels it."""
+    """One call, from the moment it is routed. Whoever opened it either starts it once or cancels it."""
 
     def partial(self, field_index: int, text: str) -> None:
         """Pass on the text of an argument decoded since the last time."""
 
-    async def run(self, frame: bytes) -> ToolResult:
-        """Run the tool with the arguments in a BTIF frame. Raises one of the ToolError tree."""
+    def start(self, frame: bytes) -> None:
+        """Run the tool with the arguments in a BTIF frame. Never blocks or raises: `result` says what went wrong."""
+
+    async def result(self) -> ToolResult:
+        """Wait for the end of a run that was started. Raises one of the ToolError tree."""
 
     def cancel(self) -> None:
-        """Stop the call, before or during its run; `run` then raises ToolCancelled. May be called again."""
+        """Stop the call, before or during its run; `result` then raises ToolCancelled. May be called again."""
 
 
 class Transport(Protocol):
     async def start(self) -> None: ...
 
     def open(self, tool_id: int, deadline_ms: int, on_progress: OnProgress | None = None) -> CallHandle:
-        """Get ready for a call that has been routed. Never blocks or raises: `run` says what went wrong.
+        """Get ready for a call that has been routed. Never blocks or raises: `result` says what went wrong.
 
         `deadline_ms` is for the run alone: decoding the arguments does not count.
         """

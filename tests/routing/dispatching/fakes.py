@@ -40,8 +40,10 @@ class FakeCall:
     def partial(self, field_index: int, text: str) -> None:
         raise AssertionError("no tool takes its arguments in part yet")
 
-    async def run(self, frame: bytes) -> ToolResult:
+    def start(self, frame: bytes) -> None:
         self.frames.append(frame)
+
+    async def result(self) -> ToolResult:
         try:
             return await self._ended
         except asyncio.CancelledError:

@@ -77,10 +77,12 @@ class ServerCall:
         else:
             self._cancel_run()
             self._handle = self._open()
-        self.arguments = _json_values(arguments_json(event.frame, self._layout))
+        self._handle.start(event.frame)
         self._started_ns = self._now_ns()
-        self._task = asyncio.create_task(self._run(self._handle, event), name=f"tool {name}")
+        self.arguments = _json_values(arguments_json(event.frame, self._layout))
+        self._task = asyncio.create_task(self._run(self._handle), name=f"tool {name}")
         self._metrics.tools_dispatched.labels(name).inc()
+        self._metrics.dispatch_overhead.observe((self._started_ns - event.mark.time_ns) / 1e9)
         self._metrics.passes_to_dispatch.observe(event.mark.pass_number)
         self._tell(CallState.RUNNING, f"{name} is running")
 
@@ -120,18 +122,17 @@ class ServerCall:
 
         return self._transport.open(self.spec.tool_id, int(self._timeout_s * 1000), on_progress)
 
-    async def _run(self, handle: CallHandle, event: CallReady) -> None:
-        self._metrics.dispatch_overhead.observe((self._now_ns() - event.mark.time_ns) / 1e9)
-        state, text = await self._outcome(handle, event.frame)
+    async def _run(self, handle: CallHandle) -> None:
+        state, text = await self._outcome(handle)
         ended_ns = self._now_ns()
         # Until the call has closed, another argument may replace this run, and a cut discard it.
         await self._closed.wait()
         self._end(state, text, ended_ns)
 
-    async def _outcome(self, handle: CallHandle, frame: bytes) -> tuple[CallState, str]:
+    async def _outcome(self, handle: CallHandle) -> tuple[CallState, str]:
         """How the run ended: the result's text, or what went wrong."""
         try:
-            result = await handle.run(frame)
+            result = await handle.result()
         except ToolTimedOut:
             return CallState.TIMED_OUT, f"timed out after {self._timeout_s:g} s"
         except ToolCancelled as error:
