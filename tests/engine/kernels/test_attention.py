@@ -17,6 +17,7 @@ class Shape(ctypes.Structure):
     _fields_ = [
         *[(n, ctypes.c_int) for n in ("num_heads", "num_kv_heads", "head_dim", "block_size", "sliding_window")],
         ("scale", ctypes.c_float),
+        ("block_stride", ctypes.c_int64),
     ]
 
 
@@ -57,10 +58,12 @@ def case(
     rng = np.random.default_rng(seed)
     num_blocks = -(-(start + num_tokens) // block)
     table = [int(b) for b in rng.permutation(num_blocks + 3)[:num_blocks]]
-    cache = (num_blocks + 3, groups, block, head_dim)
-    keys, values = (rng.standard_normal(cache, np.float32).astype(np.float16) for _ in range(2))
+    cache = (num_blocks + 3, 3, 2, groups, block, head_dim)
+    kv = rng.standard_normal(cache, np.float32).astype(np.float16)
+    keys, values = kv[:, 1, 0], kv[:, 1, 1]
     query = rng.standard_normal((num_tokens, groups * ratio * head_dim), np.float32)
-    return Shape(groups * ratio, groups, head_dim, block, window, head_dim**-0.5), start, table, query, keys, values
+    shape = Shape(groups * ratio, groups, head_dim, block, window, head_dim**-0.5, kv[0].size)
+    return shape, start, table, query, keys, values
 
 
 @settings(max_examples=80, deadline=None)

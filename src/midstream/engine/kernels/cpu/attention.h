@@ -1,6 +1,6 @@
 // Owns attention over the paged KV cache: it reads the block table itself. fp16 keys and values, fp32 sums.
 //
-// Cache of one layer: keys[block][kv_head][slot][D], values the same. A query's result is a sum over its context in
+// Cache of one layer: keys[block][kv_head][slot][D] with `block_stride` halves a block, values the same. A query's result is a sum over its context in
 // order of position: it does not depend on the batch, on how prefill was cut, or on which thread computes it.
 #pragma once
 
@@ -19,6 +19,7 @@ struct AttentionShape {
   int block_size;      // B
   int sliding_window;  // 0: none
   float scale;
+  int64_t block_stride;  // halves from a block to the next
 };
 
 constexpr int kSlack = 16;     // floats after a row of scores that may be written
@@ -33,7 +34,8 @@ struct RowContext {
 };
 
 inline size_t kv_offset(const AttentionShape &shape, int block, int kv_head, int slot) {
-  return ((static_cast<size_t>(block) * shape.num_kv_heads + kv_head) * shape.block_size + slot) * shape.head_dim;
+  const size_t within = (static_cast<size_t>(kv_head) * shape.block_size + slot) * shape.head_dim;
+  return block * static_cast<size_t>(shape.block_stride) + within;
 }
 
 constexpr int kMostQueries = kHasVnni ? 6 : 3;  // that share a key or value while it is in registers: 32 of them, or 16

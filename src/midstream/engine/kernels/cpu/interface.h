@@ -32,8 +32,7 @@ struct Layer {
 struct Ends {
   const float *final_norm;        // [E]
   Linear embedding, head;         // [V, E]
-  uint16_t *kv;                   // [L, 2, N, G, B, D] halves
-  int64_t kv_stride;              // halves from a layer's keys to its values
+  uint16_t *kv;                   // [N, L, 2, G, B, D] halves: a block that is used first faults in its own pages alone
 };
 
 struct Batch {

@@ -78,7 +78,7 @@ class Model {
     watch.lap(kEmbed);
     for (size_t l = 0; l < layers_.size(); l++) {
       const Layer &layer = layers_[l];
-      uint16_t *keys = ends_.kv + 2 * l * ends_.kv_stride, *values = keys + ends_.kv_stride;
+      uint16_t *keys = ends_.kv + 2 * l * layer_kv_size(), *values = keys + layer_kv_size();
       multiply_all(walk, layer.qkv, normed_, T, [&] { return Output{qkv_.data(), qkv_size()}; });
       watch.lap(kQkv);
       if (plan.rotates_first) each_unit(walk, plan, [&](int unit, int) { rotate_and_store(batch, unit, layer, keys, values); });
@@ -242,8 +242,12 @@ class Model {
 
   AttentionShape shape(const Layer &layer) const {
     return {config_.num_heads,  config_.num_kv_heads,  config_.head_dim,
-            config_.block_size, layer.sliding_window, config_.attention_scale};
+            config_.block_size, layer.sliding_window, config_.attention_scale,
+            static_cast<int64_t>(2 * layers_.size() * layer_kv_size())};
   }
+
+  // Halves of one block's keys, or values, in one layer.
+  size_t layer_kv_size() const { return static_cast<size_t>(config_.num_kv_heads) * config_.block_size * config_.head_dim; }
 
   float *x(int t) { return &x_[static_cast<size_t>(t) * config_.hidden]; }
   size_t q_size() const { return static_cast<size_t>(config_.num_heads) * config_.head_dim; }

@@ -58,7 +58,7 @@ class NativeModel:
         self._library = library
         self._vocab_size = config.vocab_size
         self._kv: npt.NDArray[np.float16] = np.zeros(
-            (config.num_layers, 2, sizes.num_blocks, config.num_kv_heads, sizes.block_size, config.head_dim), np.float16
+            (sizes.num_blocks, config.num_layers, 2, config.num_kv_heads, sizes.block_size, config.head_dim), np.float16
         )
         factor = weights.frequencies_factor
         full, local = (
@@ -80,7 +80,6 @@ class NativeModel:
             structs.Linear.of(weights.embedding),
             structs.Linear.of(weights.head),
             pointer(self._kv),
-            self._kv[0, 0].size,
         )
         shape = _shape(config, sizes, weights.head.rows)
         self._model = ctypes.c_void_p(
@@ -93,8 +92,8 @@ class NativeModel:
 
     def copy(self, copies: list[BlockCopy]) -> None:
         for copy in copies:
-            part = self._kv[:, :, copy.source, :, : copy.num_slots]  # [L, 2, G, slots, D]
-            self._kv[:, :, copy.target, :, : copy.num_slots] = part
+            part = self._kv[copy.source, ..., : copy.num_slots, :]  # [L, 2, G, slots, D]
+            self._kv[copy.target, ..., : copy.num_slots, :] = part
 
     def warm_up(self, num_tokens: int) -> None:
         """Compute `num_tokens` tokens in the first blocks, which nobody holds yet."""

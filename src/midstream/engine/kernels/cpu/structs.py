@@ -51,7 +51,6 @@ class Ends(ctypes.Structure):
         ("final_norm", ctypes.c_void_p),
         *_fields(Linear, "embedding head"),
         ("kv", ctypes.c_void_p),
-        ("kv_stride", ctypes.c_int64),
     ]
 
 
