@@ -19,7 +19,7 @@ BASE = 1 << 36
 """Where driver.cpp maps the file."""
 
 COMPILER, EMULATOR = "aarch64-linux-gnu-g++", "qemu-aarch64"
-_FLAGS = ("-O3", "-std=c++17", "-static", "-pthread", "-Wall", "-Wextra", "-Werror")
+_FLAGS = ("-O3", "-std=c++17", "-static", "-pthread")
 _TIMEOUT_S = 100
 _ALIGNMENT = 64
 _BYTES_PER_BLOCK = {
