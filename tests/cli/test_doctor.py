@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from midstream.cli.main import app
-from midstream.engine.kernels.cpu.compile import Unavailable, load_library
+from midstream.engine.kernels.cpu.compile import Unavailable, instruction_set, load_library
 from midstream.modelfile import resolve as module
 from midstream.modelfile.resolve import Alias
 
@@ -59,9 +59,8 @@ def test_a_machine_that_has_everything_is_told_so_and_the_command_ends_with_0() 
     assert list(found) == TOPICS
     assert [finding["topic"] for finding in found.values() if not finding["is_good"]] == []
     assert result.exit_code == 0
-    assert re.search(r"\d+ cores; avx2 fma f16c", found["cpu"]["text"])
-    assert "built and checked" in found["kernels"]["text"]
-    assert found["kernels"]["text"].count("VNNI" if library.ms_has_vnni() else "AVX2") == 1
+    assert re.search(r"\d+ cores; (avx2 fma f16c|asimd)", found["cpu"]["text"])
+    assert f"built and checked, {instruction_set(library)} path" in found["kernels"]["text"]
     assert re.fullmatch(r"\d+ MB, checked", found["model smollm2-135m"]["text"])
 
 
@@ -128,12 +127,23 @@ def test_a_gpu_that_computes_wrongly_is_something_to_look_at(monkeypatch: pytest
     assert findings(doctor("--json"))["gpu"]["is_good"]
 
 
+@pytest.mark.parametrize(
+    ("machine", "flags", "obstacle"),
+    [
+        ("x86_64", {"fma", "f16c"}, "this CPU lacks what the kernels need (avx2)"),
+        ("aarch64", {"fp", "crc32"}, "this CPU lacks what the kernels need (asimd)"),
+        ("riscv64", set(), "there are no kernels for riscv64"),
+    ],
+)
 @pytest.mark.usefixtures("no_compiler", "no_gpu")
-def test_a_cpu_without_avx2_is_told_what_it_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
-    flags = frozenset({"fma", "f16c"})
+def test_a_cpu_that_the_kernels_cannot_run_on_is_told_why(
+    monkeypatch: pytest.MonkeyPatch, machine: str, flags: set[str], obstacle: str
+) -> None:
+    monkeypatch.setattr("platform.machine", lambda: machine)
     monkeypatch.setattr("midstream.cli.doctor.ALIASES", {})
     monkeypatch.setattr("midstream.cli.doctor.cpu_flags", lambda: flags)
     monkeypatch.setattr("midstream.engine.kernels.cpu.compile.cpu_flags", lambda: flags)
     found = findings(doctor("--json"))
     assert not found["cpu"]["is_good"]
-    assert "lacks what the kernels need (avx2)" in found["kernels"]["text"]
+    assert found["cpu"]["text"].endswith(f"cores; {obstacle}")
+    assert found["kernels"]["text"].startswith(obstacle)

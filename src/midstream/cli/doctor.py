@@ -4,16 +4,27 @@ Changes nothing, but that the kernels are built if they are not built yet.
 """
 
 import os
+import platform
 import subprocess
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from midstream.engine.kernels.cpu.compile import Unavailable, cpu_flags, find_compiler, load_library
+from midstream.engine.kernels.cpu.compile import (
+    Unavailable,
+    cpu_flags,
+    cpu_obstacle,
+    find_compiler,
+    instruction_set,
+    load_library,
+)
 from midstream.engine.kernels.cpu.self_check import check_kernels
 from midstream.errors import ModelFileError
 from midstream.modelfile.resolve import ALIASES, resolve
 
-_TELLING_FLAGS = ("avx2", "fma", "f16c", "avx512f", "avx512_vnni", "avx512_bf16", "amx_int8")
+_TELLING_FLAGS = (
+    *("avx2", "fma", "f16c", "avx_vnni", "avx512f", "avx512_vnni", "avx512_bf16", "amx_int8"),
+    *("asimd", "asimddp", "i8mm", "bf16", "sve"),
+)
 
 
 @dataclass(frozen=True)
@@ -41,16 +52,18 @@ def as_records(findings: list[Finding]) -> list[dict[str, object]]:
 def _cpu() -> Finding:
     flags = cpu_flags()
     has = [flag for flag in _TELLING_FLAGS if flag in flags]
-    num_cores = len(os.sched_getaffinity(0))
-    return Finding("cpu", "avx2" in flags, f"{_cpu_name()}, {num_cores} cores; {' '.join(has) or 'no AVX2'}")
+    obstacle = cpu_obstacle()
+    text = f"{_cpu_name()}, {len(os.sched_getaffinity(0))} cores; {' '.join(has) if obstacle is None else obstacle}"
+    return Finding("cpu", obstacle is None, text)
 
 
 def _cpu_name() -> str:
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
-        return "unknown"
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "unknown")
+        lines = []
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, platform.machine())  # ARM has no names, only numbers
 
 
 def _compiler() -> Finding:
@@ -68,7 +81,7 @@ def _kernels() -> Finding:
     fault = check_kernels(library)
     if fault is not None:
         return Finding("kernels", False, f"built, but {fault}; serve with --no-kernels and report it")
-    path = "VNNI" if library.ms_has_vnni() else "AVX2"
+    path = instruction_set(library)
     return Finding("kernels", True, f"built and checked, {path} path; decoding runs at about the memory's speed")
 
 

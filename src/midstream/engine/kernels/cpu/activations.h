@@ -37,29 +37,20 @@ struct Activations {
 };
 
 inline void quantize_block(const float *x, const ActivationRow &row, int block) {
-  __m256 v[4];
-  __m256 most = _mm256_setzero_ps();
-  const __m256 sign = _mm256_set1_ps(-0.0f);
+  Floats v[4], most = zero();
   for (int i = 0; i < 4; i++) {
-    v[i] = _mm256_loadu_ps(x + 8 * i);
-    most = _mm256_max_ps(most, _mm256_andnot_ps(sign, v[i]));
+    v[i] = load(x + kLanes * i);
+    most = max(most, absolute(v[i]));
   }
   const float largest = max_lanes(most);
-  const __m256 inverse = _mm256_set1_ps(largest > 0 ? 127.0f / largest : 0.0f);
-  __m256i n[4];
-  __m256i total = _mm256_setzero_si256();
+  const Floats inverse = broadcast(largest > 0 ? 127.0f / largest : 0.0f);
+  Ints n[4], total = broadcast(0);
   for (int i = 0; i < 4; i++) {
-    n[i] = _mm256_cvtps_epi32(_mm256_mul_ps(v[i], inverse));
-    total = _mm256_add_epi32(total, n[i]);
+    n[i] = to_ints(v[i] * inverse);
+    total = total + n[i];
   }
-  // The packs work on halves of 128 bits; the permutation puts the 32 bytes back in order.
-  const __m256i words = _mm256_packs_epi16(_mm256_packs_epi32(n[0], n[1]), _mm256_packs_epi32(n[2], n[3]));
-  const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
-  _mm256_storeu_si256(reinterpret_cast<__m256i *>(row.q + block * kBlock), _mm256_permutevar8x32_epi32(words, order));
-  __m128i t = _mm_add_epi32(_mm256_castsi256_si128(total), _mm256_extracti128_si256(total, 1));
-  t = _mm_hadd_epi32(t, t);
-  t = _mm_hadd_epi32(t, t);
-  const int32_t sum = _mm_cvtsi128_si32(t);
+  store_as_bytes(row.q + block * kBlock, n);
+  const int32_t sum = sum_lanes(total);
   row.scale[block] = largest / 127.0f;
   row.sum[block] = row.scale[block] * static_cast<float>(sum);
   row.minus8[block] = -8 * sum;

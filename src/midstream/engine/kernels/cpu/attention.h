@@ -38,7 +38,7 @@ inline size_t kv_offset(const AttentionShape &shape, int block, int kv_head, int
   return block * static_cast<size_t>(shape.block_stride) + within;
 }
 
-constexpr int kMostQueries = kHasVnni ? 6 : 3;  // that share a key or value while it is in registers: 32 of them, or 16
+constexpr int kMostQueries = kNumRegisters >= 32 ? 6 : 3;  // that share a key or value while it is in registers
 
 // Floats of scratch that one thread needs for contexts of up to `max_context` tokens.
 inline size_t attention_scratch(const AttentionShape &shape, int max_context) {
@@ -71,7 +71,6 @@ struct PagedHead {
     return cache + kv_offset(shape, block_table[position / shape.block_size], kv_head, 0);
   }
 
-  // Blocks lie anywhere: the processor cannot guess the next one.
   // The block after it, to be fetched meanwhile: blocks lie anywhere, and the processor cannot guess where.
   const uint16_t *next_block(int position, int last) const {
     const int next = position + shape.block_size;
@@ -82,23 +81,23 @@ struct PagedHead {
 // The scores of K keys of D halves for Q queries. A score's sum does not depend on Q or K.
 template <int Q, int K>
 inline void score(const float *const *query, const uint16_t *keys, int D, float scale, float *const *scores, int at) {
-  __m256 acc[Q][K];
+  Floats acc[Q][K];
   for (int i = 0; i < Q; i++) {
-    for (int k = 0; k < K; k++) acc[i][k] = _mm256_setzero_ps();
+    for (int k = 0; k < K; k++) acc[i][k] = zero();
   }
-  for (int d = 0; d < D; d += 8) {
-    __m256 part[Q];
-    for (int i = 0; i < Q; i++) part[i] = _mm256_loadu_ps(query[i] + d);
+  for (int d = 0; d < D; d += kLanes) {
+    Floats part[Q];
+    for (int i = 0; i < Q; i++) part[i] = load(query[i] + d);
 #pragma GCC unroll 4
     for (int k = 0; k < K; k++) {
-      const __m256 key = load_halves(keys + k * D + d);
+      const Floats key = load_halves(keys + k * D + d);
 #pragma GCC unroll 6
-      for (int i = 0; i < Q; i++) acc[i][k] = _mm256_fmadd_ps(key, part[i], acc[i][k]);
+      for (int i = 0; i < Q; i++) acc[i][k] = fma(key, part[i], acc[i][k]);
     }
   }
   for (int i = 0; i < Q; i++) {
     if constexpr (K == 4) {
-      _mm_storeu_ps(scores[i] + at, _mm_mul_ps(_mm_set1_ps(scale), sum_lanes_of_4(acc[i])));
+      store_sums_of_4(scores[i] + at, acc[i], scale);
     } else {
       scores[i][at] = scale * sum_lanes(acc[i][0]);
     }
@@ -118,8 +117,7 @@ inline void score_all(const QueryGroup &group, int first, int num_queries, const
       const int count = p + B < last ? B : last - p;
       int k = 0;
       for (; k + 4 <= count; k += 4) {
-        const char *lines = reinterpret_cast<const char *>(next + k * D);
-        for (size_t line = 0; first == 0 && line < 8 * static_cast<size_t>(D); line += 64) _mm_prefetch(lines + line, _MM_HINT_T0);
+        for (int line = 0; first == 0 && line < 4 * D; line += 32) prefetch(next + k * D + line);  // 32 halves
         score<Q, 4>(query, block + k * D, D, keys.shape.scale, scores, p + k);
       }
       for (; k < count; k++) score<Q, 1>(query, block + k * D, D, keys.shape.scale, scores, p + k);
@@ -131,17 +129,17 @@ inline void score_all(const QueryGroup &group, int first, int num_queries, const
 // scores[0 ... count) become probabilities; entries up to the next multiple of 8 may be written.
 inline void softmax(float *scores, int count) {
   for (int i = count; i < ((count + 7) & ~7); i++) scores[i] = -1e30f;
-  __m256 most = _mm256_set1_ps(-1e30f);
-  for (int i = 0; i < count; i += 8) most = _mm256_max_ps(most, _mm256_loadu_ps(scores + i));
-  const __m256 largest = _mm256_set1_ps(max_lanes(most));
-  __m256 total = _mm256_setzero_ps();
-  for (int i = 0; i < count; i += 8) {
-    const __m256 e = exp_lanes(_mm256_sub_ps(_mm256_loadu_ps(scores + i), largest));
-    _mm256_storeu_ps(scores + i, e);
-    total = _mm256_add_ps(total, e);
+  Floats most = broadcast(-1e30f);
+  for (int i = 0; i < count; i += kLanes) most = max(most, load(scores + i));
+  const Floats largest = broadcast(max_lanes(most));
+  Floats total = zero();
+  for (int i = 0; i < count; i += kLanes) {
+    const Floats e = exp_lanes(load(scores + i) - largest);
+    store(scores + i, e);
+    total = total + e;
   }
-  const __m256 inverse = _mm256_set1_ps(1.0f / sum_lanes(total));
-  for (int i = 0; i < count; i += 8) _mm256_storeu_ps(scores + i, _mm256_mul_ps(_mm256_loadu_ps(scores + i), inverse));
+  const Floats inverse = broadcast(1.0f / sum_lanes(total));
+  for (int i = 0; i < count; i += kLanes) store(scores + i, load(scores + i) * inverse);
 }
 
 // W vectors of the outputs of Q queries, from `d` on: the values at positions [from, last), weighted.
@@ -149,28 +147,28 @@ template <int Q, int W>
 inline void mix(const QueryGroup &group, int first, const PagedHead &values, int d, int from, int last) {
   const int D = group.head_dim, B = values.shape.block_size;
   const float *weights[Q];
-  __m256 acc[Q][W];
+  Floats acc[Q][W];
   for (int i = 0; i < Q; i++) {
     weights[i] = group.scores_of(first + i) - from;
-    for (int j = 0; j < W; j++) acc[i][j] = _mm256_setzero_ps();
+    for (int j = 0; j < W; j++) acc[i][j] = zero();
   }
   for (int p = from; p < last; p += B) {
     const uint16_t *value = values.block(p) + d, *next = values.next_block(p, last) + d;
     const int end = p + B < last ? p + B : last;
     for (int k = p; k < end; k++, value += D, next += D) {
-      _mm_prefetch(reinterpret_cast<const char *>(next), _MM_HINT_T0);
-      __m256 part[W];
-      for (int j = 0; j < W; j++) part[j] = load_halves(value + 8 * j);
+      prefetch(next);
+      Floats part[W];
+      for (int j = 0; j < W; j++) part[j] = load_halves(value + kLanes * j);
 #pragma GCC unroll 6
       for (int i = 0; i < Q; i++) {
-        const __m256 weight = _mm256_set1_ps(weights[i][k]);
+        const Floats weight = broadcast(weights[i][k]);
 #pragma GCC unroll 4
-        for (int j = 0; j < W; j++) acc[i][j] = _mm256_fmadd_ps(weight, part[j], acc[i][j]);
+        for (int j = 0; j < W; j++) acc[i][j] = fma(weight, part[j], acc[i][j]);
       }
     }
   }
   for (int i = 0; i < Q; i++) {
-    for (int j = 0; j < W; j++) _mm256_storeu_ps(group.output_of(first + i) + d + 8 * j, acc[i][j]);
+    for (int j = 0; j < W; j++) store(group.output_of(first + i) + d + kLanes * j, acc[i][j]);
   }
 }
 

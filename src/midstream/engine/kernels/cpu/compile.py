@@ -26,7 +26,7 @@ MAIN = "library.cpp"
 _FLAGS = ("-O3", "-std=c++17", "-shared", "-fPIC", "-pthread")
 _COMPILERS = ("g++", "c++", "clang++")
 _TIMEOUT_S = 300
-_NEEDED_CPU_FLAGS = frozenset({"avx2", "fma", "f16c"})
+_NEEDED_CPU_FLAGS = {"x86_64": frozenset({"avx2", "fma", "f16c"}), "aarch64": frozenset({"asimd"})}
 
 
 @dataclass(frozen=True)
@@ -41,16 +41,15 @@ def load_library(march: str = "native") -> "ctypes.CDLL | Unavailable":
 
     `march` is the instruction set, as the compiler names it: all that this CPU has, or less.
     """
-    missing = _NEEDED_CPU_FLAGS - cpu_flags()
-    if platform.machine() != "x86_64" or missing:
-        lacking = ", ".join(sorted(missing)) or platform.machine()
-        return Unavailable(f"this CPU lacks what the kernels need ({lacking})")
+    obstacle = cpu_obstacle()
+    if obstacle is not None:
+        return Unavailable(obstacle)
     compiler = find_compiler()
     if compiler is None:
         return Unavailable(
             "there is no C++ compiler; install one (Debian: apt install g++) for several times the speed"
         )
-    command = [compiler, *_FLAGS, f"-march={march}", str(SOURCES / MAIN)]
+    command = [compiler, *_FLAGS, _march_option(march), str(SOURCES / MAIN)]
     target = cache_folder() / f"kernels-{_key(command)}.so"
     if not target.exists():
         failure = _build(command, target)
@@ -62,20 +61,46 @@ def load_library(march: str = "native") -> "ctypes.CDLL | Unavailable":
         return Unavailable(f"the built kernels cannot be loaded: {error}")
 
 
+def instruction_set(library: ctypes.CDLL) -> str:
+    """What a library's byte products are made of, in its own words."""
+    library.ms_instruction_set.restype = ctypes.c_char_p
+    name: bytes = library.ms_instruction_set()
+    return name.decode()
+
+
+def cpu_obstacle() -> str | None:
+    """Why the kernels cannot run on this CPU; None where they can."""
+    needed = _NEEDED_CPU_FLAGS.get(platform.machine())
+    if needed is None:
+        return f"there are no kernels for {platform.machine()}"
+    missing = needed - cpu_flags()
+    return f"this CPU lacks what the kernels need ({', '.join(sorted(missing))})" if missing else None
+
+
 def cpu_flags() -> frozenset[str]:
     """The CPU's features by Linux's names; empty where they cannot be read."""
     try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+        return flags_in(Path("/proc/cpuinfo").read_text(encoding="utf-8"))
     except OSError:
         return frozenset()
-    found = next((line for line in lines if line.startswith("flags")), "")
-    return frozenset(found.partition(":")[2].split())
+
+
+def flags_in(cpuinfo: str) -> frozenset[str]:
+    """The first core's features; x86 calls them flags, ARM Features."""
+    lines = (line.partition(":") for line in cpuinfo.splitlines())
+    found = next((flags for name, _, flags in lines if name.strip() in ("flags", "Features")), "")
+    return frozenset(found.split())
 
 
 def find_compiler() -> str | None:
     """The C++ compiler's path: $CXX, or the first of the usual ones that is installed."""
     wanted = os.environ.get("CXX")
     return next((path for name in ([wanted] if wanted else _COMPILERS) if (path := shutil.which(name))), None)
+
+
+def _march_option(march: str) -> str:
+    """On ARM the compilers agree on `native` as a CPU, not as an architecture."""
+    return "-mcpu=native" if march == "native" and platform.machine() == "aarch64" else f"-march={march}"
 
 
 def _key(command: list[str]) -> str:

@@ -14,28 +14,25 @@ namespace midstream {
 enum class ActivationKind : int32_t { kSilu = 0, kGeluTanh = 1 };
 
 inline void add(float *x, const float *y, int n) {
-  for (int i = 0; i < n; i += 8) _mm256_storeu_ps(x + i, _mm256_add_ps(_mm256_loadu_ps(x + i), _mm256_loadu_ps(y + i)));
+  for (int i = 0; i < n; i += kLanes) store(x + i, load(x + i) + load(y + i));
 }
 
 inline void scale(float *x, float factor, int n) {
-  for (int i = 0; i < n; i += 8) _mm256_storeu_ps(x + i, _mm256_mul_ps(_mm256_loadu_ps(x + i), _mm256_set1_ps(factor)));
+  for (int i = 0; i < n; i += kLanes) store(x + i, load(x + i) * broadcast(factor));
 }
 
 // 1 / the root mean square.
 inline float inverse_rms(const float *x, int n, float eps) {
-  __m256 squares = _mm256_setzero_ps();
-  for (int i = 0; i < n; i += 8) {
-    const __m256 u = _mm256_loadu_ps(x + i);
-    squares = _mm256_fmadd_ps(u, u, squares);
+  Floats squares = zero();
+  for (int i = 0; i < n; i += kLanes) {
+    const Floats u = load(x + i);
+    squares = fma(u, u, squares);
   }
   return 1.0f / std::sqrt(sum_lanes(squares) / n + eps);
 }
 
 inline void normalise_into(const float *x, float inverse, const float *weight, int n, float *out) {
-  for (int i = 0; i < n; i += 8) {
-    const __m256 u = _mm256_mul_ps(_mm256_loadu_ps(x + i), _mm256_set1_ps(inverse));
-    _mm256_storeu_ps(out + i, _mm256_mul_ps(u, _mm256_loadu_ps(weight + i)));
-  }
+  for (int i = 0; i < n; i += kLanes) store(out + i, load(x + i) * broadcast(inverse) * load(weight + i));
 }
 
 // RMS norm in place. Source: Zhang and Sennrich, NeurIPS 2019.
@@ -63,26 +60,23 @@ inline void rotate(float *v, const float *cosine, const float *sine, int half) {
 }
 
 inline void narrow(const float *v, int n, uint16_t *out) {
-  for (int i = 0; i < n; i += 8) store_halves(out + i, _mm256_loadu_ps(v + i));
+  for (int i = 0; i < n; i += kLanes) store_halves(out + i, load(v + i));
 }
 
 // Both are x * sigmoid(u): u = x for SiLU, u = 2 sqrt(2 / pi) (x + 0.044715 x^3) for GELU's tanh form.
 template <ActivationKind Kind>
-inline __m256 activate(__m256 x) {
-  __m256 u = x;
+inline Floats activate(Floats x) {
+  Floats u = x;
   if constexpr (Kind == ActivationKind::kGeluTanh) {
-    const __m256 cubic = _mm256_mul_ps(_mm256_set1_ps(0.044715f), _mm256_mul_ps(x, x));
-    u = _mm256_mul_ps(_mm256_set1_ps(1.5957691216057308f), _mm256_fmadd_ps(cubic, x, x));
+    const Floats cubic = broadcast(0.044715f) * (x * x);
+    u = broadcast(1.5957691216057308f) * fma(cubic, x, x);
   }
-  const __m256 e = exp_lanes(_mm256_sub_ps(_mm256_setzero_ps(), u));
-  return _mm256_div_ps(x, _mm256_add_ps(_mm256_set1_ps(1.0f), e));
+  return x / (broadcast(1.0f) + exp_lanes(zero() - u));
 }
 
 template <ActivationKind Kind>
 inline void gate_block(const float *gate, const float *up, float *out) {
-  for (int i = 0; i < kBlock; i += 8) {
-    _mm256_storeu_ps(out + i, _mm256_mul_ps(activate<Kind>(_mm256_loadu_ps(gate + i)), _mm256_loadu_ps(up + i)));
-  }
+  for (int i = 0; i < kBlock; i += kLanes) store(out + i, activate<Kind>(load(gate + i)) * load(up + i));
 }
 
 // activation(gate) * up for 32 values.

@@ -20,8 +20,8 @@ void ms_model_delete(Model *model) { delete model; }
 
 void ms_model_step(Model *model, const Batch *batch) { model->step(*batch); }
 
-// 1 where bytes are multiplied by VNNI's instruction, 0 where by AVX2's.
-int ms_has_vnni() { return kHasVnni; }
+// What bytes are multiplied with.
+const char *ms_instruction_set() { return kInstructionSet; }
 
 // On one thread: x [T, K], y [T, rows].
 void ms_linear(const Linear *linear, const float *x, int num_tokens, float *y) {

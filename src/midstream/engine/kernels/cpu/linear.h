@@ -17,46 +17,44 @@ constexpr size_t kAhead = 2048;  // bytes of weights between what is fetched and
 // A tile is M tokens times H halves of one group's rows, from `half` on: as many as the registers hold.
 constexpr int kMostTokens = 4;
 template <int M>
-constexpr int kHalves = kHasVnni || M == 1 ? 2 : 1;
+constexpr int kHalves = kNumRegisters >= 32 || M == 1 ? 2 : 1;
 
 // acc[h * M + m] = W[half + h] x[m] for quantised rows. `Type` fixes how a block is read.
 template <WeightType Type, int M, int H>
-inline void quantised_tile(const uint8_t *w, int half, int num_columns, const ActivationRow *x, bool fetches, __m256 *acc) {
+inline void quantised_tile(const uint8_t *w, int half, int num_columns, const ActivationRow *x, bool fetches, Floats *acc) {
   constexpr bool is_nibbles = Type != WeightType::kQ8_0;
   constexpr int num_vectors = is_nibbles ? 4 : 8;
   constexpr int header = (Type == WeightType::kQ4_1 ? 4 : 2) * kGroup;
   constexpr size_t stride = header + 4 * kGroup * num_vectors;
   for (int block = 0; block < num_columns / kBlock; block++, w += stride) {
-    __m256 d[H], minimum[H];
-    __m256i v[8 * H];  // for each j < 8 the halves' columns 4j ... 4j + 3, side by side
+    Floats d[H], minimum[H];
+    Bytes v[8 * H];  // for each j < 8 the halves' columns 4j ... 4j + 3, side by side
     for (int h = 0; h < H; h++) {
       const uint16_t *numbers = reinterpret_cast<const uint16_t *>(w) + (half + h) * kLanes;
       d[h] = load_halves(numbers);
       if constexpr (Type == WeightType::kQ4_1) minimum[h] = load_halves(numbers + kGroup);
       for (int j = 0; j < num_vectors; j++) {
-        const uint8_t *p = w + header + 4 * (j * kGroup + (half + h) * kLanes);
-        const __m256i bytes = _mm256_loadu_si256(reinterpret_cast<const __m256i *>(p));
+        const Bytes bytes = load_bytes(w + header + 4 * (j * kGroup + (half + h) * kLanes));
         if constexpr (is_nibbles) {
-          v[j * H + h] = _mm256_and_si256(bytes, _mm256_set1_epi8(15));
-          v[(j + 4) * H + h] = _mm256_and_si256(_mm256_srli_epi16(bytes, 4), _mm256_set1_epi8(15));
+          v[j * H + h] = low_nibbles(bytes);
+          v[(j + 4) * H + h] = high_nibbles(bytes);
         } else {
           v[j * H + h] = prepare_signed(bytes);
         }
       }
     }
-    for (size_t line = 0; fetches && line < stride; line += 64) _mm_prefetch(reinterpret_cast<const char *>(w) + kAhead + line, _MM_HINT_T0);
+    for (size_t line = 0; fetches && line < stride; line += 64) prefetch(w + kAhead + line);
 #pragma GCC unroll 8
     for (int m = 0; m < M; m++) {
       const int32_t *q = reinterpret_cast<const int32_t *>(x[m].q + block * kBlock);
       // What the sum is too high by when its weights are stored too high.
-      const __m256i start = Type == WeightType::kQ4_1 ? _mm256_setzero_si256() : _mm256_set1_epi32(x[m].minus8[block]);
-      __m256i total[H];
+      const Ints start = broadcast(Type == WeightType::kQ4_1 ? 0 : x[m].minus8[block]);
+      Ints total[H];
       is_nibbles ? dot_nibbles<H>(start, v, q, total) : dot_signed<H>(start, v, q, total);
       for (int h = 0; h < H; h++) {
-        __m256 &sum = acc[h * M + m];
-        const __m256 scale = _mm256_mul_ps(d[h], _mm256_set1_ps(x[m].scale[block]));
-        sum = _mm256_fmadd_ps(_mm256_cvtepi32_ps(total[h]), scale, sum);
-        if constexpr (Type == WeightType::kQ4_1) sum = _mm256_fmadd_ps(minimum[h], _mm256_set1_ps(x[m].sum[block]), sum);
+        Floats &sum = acc[h * M + m];
+        sum = fma(to_floats(total[h]), d[h] * broadcast(x[m].scale[block]), sum);
+        if constexpr (Type == WeightType::kQ4_1) sum = fma(minimum[h], broadcast(x[m].sum[block]), sum);
       }
     }
   }
@@ -64,20 +62,20 @@ inline void quantised_tile(const uint8_t *w, int half, int num_columns, const Ac
 
 // The same for float rows. Even and odd columns are two sums, so that one's latency hides the other's.
 template <WeightType Type, int M, int H>
-inline void float_tile(const uint8_t *w, int half, int num_columns, const ActivationRow *x, __m256 *acc) {
-  __m256 odd[H * M];
-  for (__m256 &sum : odd) sum = _mm256_setzero_ps();
+inline void float_tile(const uint8_t *w, int half, int num_columns, const ActivationRow *x, Floats *acc) {
+  Floats odd[H * M];
+  for (Floats &sum : odd) sum = zero();
   for (int column = 0; column < num_columns; column += 2) {
     for (int h = 0; h < H; h++) {
-      const __m256 first = load_column<Type>(w, column, half + h), second = load_column<Type>(w, column + 1, half + h);
+      const Floats first = load_column<Type>(w, column, half + h), second = load_column<Type>(w, column + 1, half + h);
 #pragma GCC unroll 8
       for (int m = 0; m < M; m++) {
-        acc[h * M + m] = _mm256_fmadd_ps(first, _mm256_set1_ps(x[m].values[column]), acc[h * M + m]);
-        odd[h * M + m] = _mm256_fmadd_ps(second, _mm256_set1_ps(x[m].values[column + 1]), odd[h * M + m]);
+        acc[h * M + m] = fma(first, broadcast(x[m].values[column]), acc[h * M + m]);
+        odd[h * M + m] = fma(second, broadcast(x[m].values[column + 1]), odd[h * M + m]);
       }
     }
   }
-  for (int i = 0; i < H * M; i++) acc[i] = _mm256_add_ps(acc[i], odd[i]);
+  for (int i = 0; i < H * M; i++) acc[i] = acc[i] + odd[i];
 }
 
 // Where results go: y[token * stride + row].
@@ -90,9 +88,9 @@ template <WeightType Type, int M, int H>
 inline void tile(const Linear &linear, int group, int half, const Activations &x, int first, const Output &out) {
   const uint8_t *w = linear.packed + group * linear.bytes_per_group();
   ActivationRow rows[M];
-  __m256 acc[H * M];
+  Floats acc[H * M];
   for (int m = 0; m < M; m++) rows[m] = x.row(first + m, linear.columns);
-  for (__m256 &sum : acc) sum = _mm256_setzero_ps();
+  for (Floats &sum : acc) sum = zero();
   if constexpr (Type >= WeightType::kF32) {
     float_tile<Type, M, H>(w, half, linear.columns, rows, acc);
   } else {
@@ -101,9 +99,8 @@ inline void tile(const Linear &linear, int group, int half, const Activations &x
   for (int h = 0; h < H; h++) {
     const int row = group * kGroup + (half + h) * kLanes;
     for (int m = 0; m < M; m++) {
-      __m256 sum = acc[h * M + m];
-      if (linear.bias != nullptr) sum = _mm256_add_ps(sum, _mm256_loadu_ps(linear.bias + row));
-      _mm256_storeu_ps(out.y + (first + m) * out.stride + row, sum);
+      const Floats sum = acc[h * M + m];
+      store(out.y + (first + m) * out.stride + row, linear.bias == nullptr ? sum : sum + load(linear.bias + row));
     }
   }
 }

@@ -16,7 +16,7 @@
 #include <thread>
 #include <vector>
 
-#include <immintrin.h>
+#include "simd.h"
 
 namespace midstream {
 
@@ -35,7 +35,7 @@ class Signal {
   void wait_past(uint32_t seen, int num_spins) {
     for (int i = 0; i < num_spins; i++) {
       if (value() != seen) return;
-      _mm_pause();
+      spin_loop_hint();
     }
     num_sleeping_.fetch_add(1, std::memory_order_seq_cst);
     while (value() == seen) {

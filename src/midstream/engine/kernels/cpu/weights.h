@@ -19,8 +19,7 @@ namespace midstream {
 
 enum class WeightType : int32_t { kQ4_0 = 0, kQ4_1 = 1, kQ8_0 = 2, kF32 = 3, kF16 = 4, kBF16 = 5 };
 
-constexpr int kLanes = 8;           // rows of one vector
-constexpr int kGroup = 2 * kLanes;  // rows that lie together
+constexpr int kGroup = 2 * kLanes;  // rows that lie together: each lane of a vector is one
 
 inline size_t bytes_per_block(WeightType type) {
   switch (type) {
@@ -47,9 +46,9 @@ struct Linear {
 
 // The values of one column in 8 of a group's rows: the first (half 0) or the others (half 1).
 template <WeightType Type>
-inline __m256 load_column(const uint8_t *w, int column, int half) {
+inline Floats load_column(const uint8_t *w, int column, int half) {
   const int at = column * kGroup + half * kLanes;
-  if constexpr (Type == WeightType::kF32) return _mm256_loadu_ps(reinterpret_cast<const float *>(w) + at);
+  if constexpr (Type == WeightType::kF32) return load(reinterpret_cast<const float *>(w) + at);
   const uint16_t *halves = reinterpret_cast<const uint16_t *>(w) + at;
   if constexpr (Type == WeightType::kF16) return load_halves(halves);
   return load_bf16(halves);
@@ -59,7 +58,7 @@ template <WeightType Type>
 inline void float_lane(const uint8_t *w, int num_columns, int lane, float *out) {
   for (int column = 0; column < num_columns; column++) {
     float rows[kLanes];
-    _mm256_storeu_ps(rows, load_column<Type>(w, column, lane / kLanes));
+    store(rows, load_column<Type>(w, column, lane / kLanes));
     out[column] = rows[lane % kLanes];
   }
 }
@@ -68,14 +67,14 @@ inline void quantised_lane(WeightType type, const uint8_t *w, int num_columns, i
   const size_t stride = bytes_per_block(type);
   for (int block = 0; block < num_columns / kBlock; block++, w += stride, out += kBlock) {
     const uint16_t *halves = reinterpret_cast<const uint16_t *>(w);
-    const float d = _cvtsh_ss(halves[lane]);
+    const float d = half_to_float(halves[lane]);
     if (type == WeightType::kQ8_0) {
       const int8_t *q = reinterpret_cast<const int8_t *>(w + 2 * kGroup) + 4 * lane;
       for (int i = 0; i < kBlock; i++) out[i] = d * q[4 * kGroup * (i / 4) + i % 4];
       continue;
     }
     const bool has_minimum = type == WeightType::kQ4_1;
-    const float offset = has_minimum ? _cvtsh_ss(halves[kGroup + lane]) : -8.0f * d;
+    const float offset = has_minimum ? half_to_float(halves[kGroup + lane]) : -8.0f * d;
     const uint8_t *q = w + (has_minimum ? 4 : 2) * kGroup + 4 * lane;
     for (int i = 0; i < kBlock / 2; i++) {
       const uint8_t both = q[4 * kGroup * (i / 4) + i % 4];
