@@ -1,8 +1,8 @@
-"""Owns how much prefill shares a step with sequences that decode: as much as makes the step a few times longer."""
+"""Owns how much prefill shares a step with sequences that decode: as much as makes the step not twice as long."""
 
 from midstream.engine.batch import Batch
 
-MAX_SLOWDOWN = 2.5
+MAX_SLOWDOWN = 1.7
 """A step with prefill in it may take so many times what one without takes."""
 
 LEAST_TOKENS = 8

@@ -98,7 +98,7 @@ class EmulatedLibrary:
         image, s = Image(), shape._obj
         num_blocks = -(-(start + num_tokens) // s.block_size)
         last_block = max((ctypes.c_int32 * num_blocks).from_address(table.value or 0))
-        cache_bytes = 2 * (last_block + 1) * s.num_kv_heads * s.block_size * s.head_dim
+        cache_bytes = 2 * (last_block * s.block_stride + s.num_kv_heads * s.block_size * s.head_dim)
         query_bytes = 4 * num_tokens * s.num_heads * s.head_dim
         query, keys, values, output = rest
         self._call(
@@ -117,7 +117,7 @@ class EmulatedLibrary:
     def ms_model_step(self, _: ctypes.c_void_p, batch: Any) -> None:
         image, (config, layers, ends, num_threads) = Image(), self._model
         moved_layers = (structs.Layer * len(layers))(*(_moved_layer(image, config, layer) for layer in layers))
-        arguments = (config, moved_layers, _moved_ends(image, config, ends))
+        arguments = (config, moved_layers, _moved_ends(image, config, ends, _num_blocks(batch._obj)))
         moved_batch = image.put_struct(_moved_batch(image, config, batch._obj))
         self._call(image, "step", *map(image.put_struct, arguments), num_threads, moved_batch)
 
@@ -164,8 +164,14 @@ def _moved_layer(image: Image, config: Any, layer: Any) -> Any:
     return moved
 
 
-def _moved_ends(image: Image, config: Any, ends: Any) -> Any:
-    sizes = {"final_norm": 4 * config.hidden, "kv": 2 * 2 * config.num_layers * ends.kv_stride}
+def _num_blocks(batch: Any) -> int:
+    """One more than the highest block that a step touches."""
+    return 1 + max((ctypes.c_int32 * (batch.num_rows * batch.max_blocks)).from_address(batch.block_tables))
+
+
+def _moved_ends(image: Image, config: Any, ends: Any, num_blocks: int) -> Any:
+    block_values = 2 * config.num_layers * config.num_kv_heads * config.block_size * config.head_dim
+    sizes = {"final_norm": 4 * config.hidden, "kv": 2 * num_blocks * block_values}
     moved = _moved(image, ends, sizes, results=("kv",))
     moved.embedding, moved.head = _moved_linear(image, ends.embedding), _moved_linear(image, ends.head)
     return moved
