@@ -166,7 +166,8 @@ def _moved_layer(image: Image, config: Any, layer: Any) -> Any:
 
 def _num_blocks(batch: Any) -> int:
     """One more than the highest block that a step touches."""
-    return 1 + max((ctypes.c_int32 * (batch.num_rows * batch.max_blocks)).from_address(batch.block_tables))
+    tables = (ctypes.c_int32 * (batch.num_rows * batch.max_blocks)).from_address(batch.block_tables)
+    return 1 + max(int(block) for block in tables)
 
 
 def _moved_ends(image: Image, config: Any, ends: Any, num_blocks: int) -> Any:
