@@ -13,7 +13,7 @@ class Plan:
     """The same with Q4_1 and Q8_0."""
     transformers_rounds: int = 2
     tokens: int = 192
-    crowd_tokens: int = 192
+    crowd_tokens: int = 128
     """A stream's length where 64 run at once."""
     ttft_requests: int = 15
     tool_calls: int = 60
@@ -30,7 +30,7 @@ QUICK = Plan(
     rounds=1,
     type_rounds=1,
     tokens=96,
-    crowd_tokens=192,
+    crowd_tokens=96,
     ttft_requests=7,
     tool_calls=20,
     repeats=1,

@@ -3,7 +3,7 @@
 import pytest
 
 from midstream.engine.batch import Batch, Row
-from midstream.engine.prefill_pacer import LEAST_TOKENS, MAX_SLOWDOWN, PrefillPacer
+from midstream.engine.prefill_pacer import LEAST_TOKENS, SHARE, PrefillPacer
 from tests.engine.tiny import TinyEngine, greedy, make_sequence
 
 
@@ -24,39 +24,45 @@ def taught(decode_s: float, token_s: float) -> PrefillPacer:
     pacer = PrefillPacer(256)
     for _ in range(50):
         pacer.observe(Batch([DECODING], []), decode_s)
-        pacer.observe(Batch([DECODING, prefill(40)], []), decode_s + 40 * token_s)
+        pacer.observe(Batch([DECODING, prefill(40)], []), 41 * token_s)
     return pacer
 
 
 @pytest.mark.parametrize(("decode_s", "token_s"), [(0.01, 0.0005), (0.003, 0.0001), (0.02, 0.001)])
-def test_a_step_with_prefill_stays_within_the_slowdown(decode_s: float, token_s: float) -> None:
-    num_tokens = taught(decode_s, token_s).limit(8)
-    assert decode_s + num_tokens * token_s <= MAX_SLOWDOWN * decode_s * 1.001
-    assert decode_s + (num_tokens + 1) * token_s > MAX_SLOWDOWN * decode_s * 0.999
+@pytest.mark.parametrize("num_prefilling", [1, 3, 8])
+def test_prefill_adds_its_share_to_a_step(decode_s: float, token_s: float, num_prefilling: int) -> None:
+    num_tokens = taught(decode_s, token_s).limit(8, num_prefilling)
+    share_s = SHARE * decode_s * (1 + num_prefilling / 8)
+    assert num_tokens * token_s <= share_s * 1.001
+    assert (num_tokens + 1) * token_s > share_s * 0.999
+
+
+def test_a_batch_that_never_decodes_by_itself_is_judged_by_its_tokens() -> None:
+    assert taught(0.004, 0.001).limit(32, 32) == int(SHARE * 2 * 32)
 
 
 def test_a_prefill_alone_takes_all_there_is() -> None:
-    assert taught(0.01, 0.0005).limit(0) == 256
+    assert taught(0.01, 0.0005).limit(0, 1) == 256
 
 
 def test_a_slow_prefill_goes_on_all_the_same() -> None:
-    assert taught(0.001, 0.01).limit(8) == LEAST_TOKENS
+    assert taught(0.001, 0.01).limit(8, 1) == LEAST_TOKENS
 
 
 def test_a_prefill_that_costs_nothing_is_cut_by_the_step_alone() -> None:
-    assert taught(0.01, 0.0).limit(8) == 256
+    assert taught(0.01, 0.0).limit(8, 1) == 256
 
 
 def test_a_prefill_alone_teaches_what_its_tokens_take() -> None:
     pacer = PrefillPacer(256)
     pacer.observe(Batch([prefill(256)], []), 0.256)
     pacer.observe(Batch([DECODING], []), 0.01)
-    assert pacer.limit(1) == int((MAX_SLOWDOWN - 1) * 0.01 / 0.001)
+    assert pacer.limit(1, 1) == int(SHARE * 2 * 0.01 / 0.001)
 
 
 def test_before_anything_is_known_a_chunk_is_small() -> None:
-    assert PrefillPacer(256).limit(1) == 4 * LEAST_TOKENS
-    assert PrefillPacer(8).limit(1) == 8
+    assert PrefillPacer(256).limit(1, 1) == 4 * LEAST_TOKENS
+    assert PrefillPacer(8).limit(1, 1) == 8
 
 
 def test_a_long_prompt_beside_a_decoding_sequence_comes_in_small_chunks() -> None:

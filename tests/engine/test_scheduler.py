@@ -33,7 +33,7 @@ def alone(token_ids: list[int], sampling: SamplingParams) -> list[int]:
 def unpaced(engine: TinyEngine) -> TinyEngine:
     """Chunks as large as the step: how small they are beside decoding is the pacer's, and follows the clock."""
     engine.scheduler.pacer = PrefillPacer(engine.scheduler.max_num_batched_tokens)
-    engine.scheduler.pacer.limit = lambda num_decoding: engine.scheduler.max_num_batched_tokens  # type: ignore[method-assign]
+    engine.scheduler.pacer.limit = lambda num_decoding, num_prefilling: engine.scheduler.max_num_batched_tokens  # type: ignore[method-assign]
     return engine
 
 

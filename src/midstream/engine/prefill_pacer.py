@@ -1,9 +1,10 @@
-"""Owns how much prefill shares a step with sequences that decode: as much as makes the step not twice as long."""
+"""Owns how much prefill shares a step with sequences that decode: whoever waits counts as much as whoever reads."""
 
 from midstream.engine.batch import Batch
 
-MAX_SLOWDOWN = 1.7
-"""A step with prefill in it may take so many times what one without takes."""
+SHARE = 0.6
+"""What prefill may add to a step, in the time of one without, while hardly anyone waits for it. With as many prompts as
+decoding sequences it is twice that: to fill a batch soon is worth more to all of them than a steady pace to a few."""
 
 LEAST_TOKENS = 8
 """Prefill goes on however slow it is."""
@@ -13,20 +14,22 @@ _MEMORY = 0.8
 
 
 class PrefillPacer:
-    """Learns what a step of decoding takes and what a token of prefill adds to it. Owned by the scheduler."""
+    """Learns what a step of decoding takes and what a token of a mixed step does. Owned by the scheduler."""
 
     def __init__(self, max_tokens: int) -> None:
         self._max_tokens = max_tokens
         self._decode_s: float | None = None
         self._token_s: float | None = None
 
-    def limit(self, num_decoding: int) -> int:
-        """Tokens of prefill for a step in which `num_decoding` sequences decode."""
+    def limit(self, num_decoding: int, num_prefilling: int) -> int:
+        """Tokens of prefill for a step in which `num_decoding` sequences decode and the others have prompts left."""
         if num_decoding == 0:
             return self._max_tokens
         if self._decode_s is None or self._token_s is None:
             return min(self._max_tokens, 4 * LEAST_TOKENS)
-        spare_s = (MAX_SLOWDOWN - 1) * self._decode_s
+        # While prompts keep coming no step shows what so many sequences take by themselves; their tokens tell.
+        decode_s = max(self._decode_s, num_decoding * self._token_s)
+        spare_s = SHARE * decode_s * (1 + num_prefilling / num_decoding)
         return min(self._max_tokens, max(LEAST_TOKENS, int(spare_s / max(self._token_s, 1e-9))))
 
     def observe(self, batch: Batch, took_s: float) -> None:
@@ -36,9 +39,7 @@ class PrefillPacer:
         if num_prefill == 0 and num_computed <= 2 * len(batch.rows):
             self._decode_s = _blend(self._decode_s, took_s)
         elif num_prefill >= LEAST_TOKENS:
-            has_decoding = any(not row.seq.is_prefilling for row in batch.rows)
-            other_s = self._decode_s or 0.0 if has_decoding else 0.0
-            self._token_s = _blend(self._token_s, max(0.0, took_s - other_s) / num_prefill)
+            self._token_s = _blend(self._token_s, took_s / num_computed)
 
 
 def _blend(known: float | None, new: float) -> float:

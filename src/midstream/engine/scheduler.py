@@ -66,7 +66,7 @@ class Scheduler:
         rows: list[Row] = []
         budget = self.max_num_batched_tokens
         num_decoding = sum(not seq.is_prefilling for seq in self.running)
-        prefill_budget = self.pacer.limit(num_decoding)
+        prefill_budget = self.pacer.limit(num_decoding, len(self.running) - num_decoding)
         # However many decode, one token of every step is kept for the oldest until it has had its turn.
         num_kept = 1 if self.running else 0
         for seq in sorted(self.running, key=lambda seq: seq.num_pending > MAX_DECODE_TOKENS):
