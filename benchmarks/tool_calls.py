@@ -41,6 +41,12 @@ _WORDINGS = (
 )
 _NAMED: Any = {"type": "function", "function": {"name": "flight_status"}}
 CHOICES: dict[str, Any] = {"named": _NAMED, "required": "required", "auto": "auto"}
+_AUTO_SYSTEM = {
+    "role": "system",
+    "content": "When you call a function, do not use a code block: "
+    "begin your answer with <tool_call> and end it with </tool_call>.",
+}
+"""Some models write their calls as code blocks unless they are told; those are text."""
 _MAX_TOKENS = 64
 _TOOLS = ("--tools", "flight_tool:flight_status")
 
@@ -53,6 +59,8 @@ def question(number: int) -> str:
 
 def call_body(server: Server, number: int, mode: str) -> dict[str, Any]:
     messages = [{"role": "user", "content": question(number)}]
+    if mode == "auto":
+        messages.insert(0, _AUTO_SYSTEM)
     return chat_body(
         server.model,
         messages,

@@ -15,11 +15,19 @@ pytestmark = pytest.mark.model
 
 class CallingWatch(PlainWatch):
     is_in_call = False
+    expected = ""
+    num_most = 1000
+
+    def expected_text(self) -> str:
+        return self.expected
+
+    def num_allowed(self, token_ids: list[int]) -> int:
+        return min(self.num_most, len(token_ids))
 
 
-def sequence(tokenizer: Tokenizer, prompt: str, max_tokens: int = 100) -> Sequence:
+def sequence(tokenizer: Tokenizer, prompt: str, max_tokens: int = 100, watch: CallingWatch | None = None) -> Sequence:
     request = AddRequest(1, tokenizer.encode(prompt), SamplingParams(max_tokens=max_tokens))
-    return Sequence(request, CallingWatch(), Detokenizer(tokenizer.all_token_bytes()))
+    return Sequence(request, watch or CallingWatch(), Detokenizer(tokenizer.all_token_bytes()))
 
 
 def lookup(tokenizer: Tokenizer, max_model_len: int = 4096) -> PromptLookup:
@@ -62,6 +70,33 @@ def test_a_word_that_an_argument_has_begun_is_finished_as_the_question_has_it(
 @pytest.mark.parametrize("begun", ["Q", "VG", "late", "2026-11-30"])
 def test_nothing_is_guessed_of_a_word_that_is_not_there_or_has_ended(tokenizer: Tokenizer, begun: str) -> None:
     assert argument(tokenizer, "Is the flight from PVG on 2026-11-30 late?", begun) == ""
+
+
+def test_a_marker_that_has_begun_is_guessed_to_go_on(tokenizer: Tokenizer) -> None:
+    watch = CallingWatch()
+    seq, drafter = sequence(tokenizer, "Is it late? <", watch=watch), lookup(tokenizer)
+    assert drafter.propose(seq, 1) == ()
+    watch.expected = "tool_call>"
+    assert tokenizer.decode(drafter.propose(seq, 1)) == "tool_call>"
+    for _ in range(20):
+        drafter.observe(3, 0)
+    assert drafter.propose(seq, 1) == (), "a model that never means it is not asked again"
+    watch.expected = ""
+    watch.is_in_call = True
+    say(tokenizer, seq, '"l')
+    assert tokenizer.decode(drafter.propose(seq, 1)) == "ate", "other guesses are judged by themselves"
+
+
+def test_a_guess_ends_before_what_the_grammar_does_not_allow(tokenizer: Tokenizer) -> None:
+    watch = CallingWatch()
+    watch.num_most = 2
+    text = "Say: one two three four five six. Again: one two three"
+    seq, drafter = sequence(tokenizer, text, watch=watch), lookup(tokenizer)
+    for _ in range(20):
+        drafter.observe(4, 4)
+    assert tokenizer.decode(drafter.propose(seq, 1)) == " four five"
+    watch.num_most = 0
+    assert drafter.propose(seq, 1) == ()
 
 
 def test_text_that_stood_before_is_guessed_to_go_on_as_it_did(tokenizer: Tokenizer) -> None:

@@ -1,8 +1,9 @@
 """Owns guesses at a sequence's next tokens, copied from what it has read before. Wrong ones cost time, never words.
 
-Two look-ups. Anywhere, the last tokens as they stand earlier in the sequence: the prompt, the tools' schemas, earlier
-results. Inside a call, the word that an argument has begun, in the text before the call, tokenised anew from where it
-goes on: `PVG` in a question and `"PVG` in an argument share no token. Source: Saxena, Prompt Lookup Decoding, 2023.
+A call's marker that has begun is guessed to go on. Else there are two look-ups. Anywhere, the last tokens as they stand
+earlier in the sequence: the prompt, the tools' schemas, earlier results. Inside a call, the word that an argument has
+begun, in the text before the call, tokenised anew from where it goes on: `PVG` in a question and `"PVG` in an argument
+share no token. What the grammar does not allow is no guess. Source: Saxena, Prompt Lookup Decoding, 2023.
 """
 
 import math
@@ -66,13 +67,17 @@ class PromptLookup:
         self._text = b""
         self._call_start: int | None = None
         # A call copies from what was asked; other text seldom does, and has to show it.
-        self._worth_in_calls, self._worth_elsewhere = Worth(0.9), Worth(0.5)
+        self._worth_in_calls, self._worth_elsewhere, self._worth_of_markers = Worth(0.9), Worth(0.5), Worth(0.9)
         self._worth = self._worth_elsewhere
         """Of the last guess."""
 
     def propose(self, seq: Sequence, num_rows: int) -> tuple[int, ...]:
         """Tokens that may follow all of `seq`, in a step of `num_rows` sequences; often none."""
-        self._worth = self._worth_in_calls if seq.watch.is_in_call else self._worth_elsewhere
+        expected = seq.watch.expected_text()
+        if expected:
+            self._worth = self._worth_of_markers
+        else:
+            self._worth = self._worth_in_calls if seq.watch.is_in_call else self._worth_elsewhere
         room = min(
             self._worth.num_worthwhile(num_rows),
             seq.sampling.max_tokens - seq.num_generated - 1,
@@ -80,9 +85,12 @@ class PromptLookup:
         )
         if room <= 0:
             return ()
+        if expected:
+            return tuple(self._encode(expected)[:room])
         self._read(seq)
         word = self._begun_word() if seq.watch.is_in_call else b""
-        return tuple((self._from_word(word) if word else self._from_tokens(seq))[:room])
+        found = (self._from_word(word) if word else self._from_tokens(seq))[:room]
+        return tuple(found[: seq.watch.num_allowed(found)])
 
     def observe(self, num_proposed: int, num_accepted: int) -> None:
         """The last guess has been checked."""

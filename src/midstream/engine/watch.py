@@ -41,6 +41,12 @@ class TokenWatch(Protocol):
     def forced_tokens(self) -> list[int]:
         """The only tokens that can come next, if the grammar knows them: appended without sampling."""
 
+    def expected_text(self) -> str:
+        """What comes next if the model goes on as it has begun (the rest of a call's marker); often empty."""
+
+    def num_allowed(self, token_ids: list[int]) -> int:
+        """How many of `token_ids`, in order, the grammar lets follow."""
+
     def fill_mask(self, bitmask: Bitmask) -> bool:
         """Overwrite `bitmask` ([ceil(V / 32)] int32, bit set = allowed) with the allowed next tokens.
 
@@ -73,6 +79,12 @@ class PlainWatch:
 
     def forced_tokens(self) -> list[int]:
         return []
+
+    def expected_text(self) -> str:
+        return ""
+
+    def num_allowed(self, token_ids: list[int]) -> int:
+        return len(token_ids)
 
     def fill_mask(self, bitmask: Bitmask) -> bool:
         return False

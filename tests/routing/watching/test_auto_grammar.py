@@ -2,7 +2,7 @@
 
 import pytest
 
-from midstream.messages import ToolPlan
+from midstream.messages import ChoiceMode, ToolChoice, ToolPlan
 from midstream.modelfile.tokenizer import Tokenizer
 from midstream.routing.watching.watch import Watches
 from tests.routing.watching.reading import spec
@@ -45,6 +45,40 @@ def test_the_turn_may_end_where_a_marker_has_only_begun(auto: Walk) -> None:
         assert auto.allows_end(), prefix
         assert auto.allows("x")
         assert auto.watch.forced_tokens() == []
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("<", "tool_call>"),
+        ("text <tool_ca", "ll>"),
+        (f"{call()}\n<", "tool_call>"),
+        ("text", ""),
+        ("<b", ""),
+        ("```\n<tool", ""),
+        (MARKER, ""),
+    ],
+)
+def test_a_marker_that_has_begun_is_expected_to_go_on(auto: Walk, text: str, expected: str) -> None:
+    auto.go(Writes(text, ends=False))
+    assert auto.watch.expected_text() == (expected and f'{expected}\n{{"name": "')
+
+
+def test_no_marker_is_expected_where_no_call_can_come(tokenizer: Tokenizer, watches: Watches) -> None:
+    plan = ToolPlan("hermes", (spec("x", object_of(a=STRING)),), ToolChoice(ChoiceMode.NONE))
+    walk = Walk(tokenizer, watches, plan)
+    walk.go(Writes("<tool", ends=False))
+    assert walk.watch.expected_text() == ""
+
+
+def test_guesses_are_held_to_the_grammar(auto: Walk, tokenizer: Tokenizer) -> None:
+    auto.go(Writes(f"text {MARKER}", ends=False))
+    auto.take_forced()
+    text, number = (tokenizer.encode(text, at_start=False) for text in (' "b"}', " 1}"))
+    assert auto.watch.num_allowed(text) == len(text)
+    assert auto.watch.num_allowed(number) == 1, "the space before a value, not the number"
+    assert auto.watch.num_allowed(number[1:]) == 0
+    assert auto.allows(' "'), "a look changes nothing"
 
 
 def test_once_its_marker_is_whole_a_call_has_to_be_one(auto: Walk) -> None:

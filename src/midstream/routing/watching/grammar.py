@@ -132,6 +132,10 @@ class GrammarState:
     def forced_tokens(self) -> list[int]:
         return list(self._matcher.compute_ff_tokens())
 
+    def num_allowed(self, token_ids: list[int]) -> int:
+        """How many of `token_ids` may follow, in order. The state stays where it is."""
+        return int(self._matcher.validate_tokens(token_ids))
+
     def fill(self, bitmask: npt.NDArray[np.int32]) -> None:
         """Write the allowed tokens to `bitmask` [ceil(V / 32)] int32."""
         fill_next_token_bitmask(self._matcher, bitmask.reshape(1, -1), 0)

@@ -82,13 +82,16 @@ class CallParser:
     @property
     def may_begin_call(self) -> bool:
         """True while the text ends in what may be the beginning of a call's marker."""
+        return bool(self.rest_of_marker)
+
+    @property
+    def rest_of_marker(self) -> str:
+        """What a call's marker that has perhaps begun still lacks."""
         opening = self._markers.call_open
-        return (
-            self._state is State.TEXT
-            and opening is not None
-            and longest_suffix_that_begins(self._text, opening) > 0
-            and not self._fences.is_inside
-        )
+        if self._state is not State.TEXT or opening is None or self._fences.is_inside:
+            return ""
+        num_begun = longest_suffix_that_begins(self._text, opening)
+        return opening[num_begun:] if num_begun else ""
 
     def feed(self, text: str) -> Iterator[ParseEvent]:
         self._text += text

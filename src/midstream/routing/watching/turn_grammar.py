@@ -55,6 +55,15 @@ class TurnGrammar:
             return []
         return [self._eos_token_ids[0]] if state.is_over else state.forced_tokens()
 
+    def expected_text(self, parser: CallParser) -> str:
+        """A marker that has begun is likely to go on, and then a name follows it."""
+        rest = parser.rest_of_marker if self._is_auto and self._grammars is not None else ""
+        return rest + self._dialect.before_name if rest else ""
+
+    def num_allowed(self, token_ids: list[int]) -> int:
+        state = self._state
+        return len(token_ids) if state is None or state.is_broken else state.num_allowed(token_ids)
+
     def fill_mask(self, bitmask: npt.NDArray[np.int32], parser: CallParser) -> bool:
         if self._state is None or self._state.is_broken:
             return False

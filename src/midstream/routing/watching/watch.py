@@ -118,6 +118,12 @@ class CallWatch:
     def forced_tokens(self) -> list[int]:
         return self._grammar.forced_tokens(self._parser)
 
+    def expected_text(self) -> str:
+        return self._grammar.expected_text(self._parser)
+
+    def num_allowed(self, token_ids: list[int]) -> int:
+        return self._grammar.num_allowed(token_ids)
+
     def fill_mask(self, bitmask: npt.NDArray[np.int32]) -> bool:
         return self._grammar.fill_mask(bitmask, self._parser)
 
