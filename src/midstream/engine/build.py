@@ -80,19 +80,30 @@ def build_runner(options: EngineOptions, files: ModelFiles, tokenizer: Tokenizer
     """Load the weights and take the KV budget: on the compiled kernels where they serve the model, else on torch."""
     device = _device(options)
     if files.kind is ModelKind.FOLDER and folder_architecture(files.path) not in FOLDER_ARCHITECTURES:
-        log.info("kernels_unavailable", why=f"{files.name} runs through transformers' own model", instead="torch")
+        _say_torch(options, f"{files.name} runs through transformers' own model")
         return _build_transformers(options, files, tokenizer)
     config = read_config(files)
     check_vocabulary(config.vocab_size, tokenizer)
     if device.type == "cuda":
+        _warn_of_quantize(options)
         return _build_cuda(options, files, config, tokenizer, device)
     native = (
         build_native(options, files, config, tokenizer) if options.kernels else Unavailable("they are switched off")
     )
     if isinstance(native, Unavailable):
-        log.info("kernels_unavailable", why=native.reason, instead="torch")
+        _say_torch(options, native.reason)
         return _build_torch(options, files, config, tokenizer)
     return native
+
+
+def _say_torch(options: EngineOptions, why: str) -> None:
+    log.info("kernels_unavailable", why=why, instead="torch")
+    _warn_of_quantize(options)
+
+
+def _warn_of_quantize(options: EngineOptions) -> None:
+    if options.quantize is not None:
+        log.warning("quantize_ignored", quantize=options.quantize, why="only the compiled kernels round weights")
 
 
 def _device(options: EngineOptions) -> torch.device:

@@ -1,9 +1,10 @@
 """Owns guesses at a sequence's next tokens, copied from what it has read before. Wrong ones cost time, never words.
 
-A call's marker that has begun is guessed to go on. Else there are two look-ups. Anywhere, the last tokens as they stand
-earlier in the sequence: the prompt, the tools' schemas, earlier results. Inside a call, the word that an argument has
-begun, in the text before the call, tokenised anew from where it goes on: `PVG` in a question and `"PVG` in an argument
-share no token. What the grammar does not allow is no guess. Source: Saxena, Prompt Lookup Decoding, 2023.
+What the watch expects is guessed to come: the rest of a call's marker, a value's opening quote. Else there are two
+look-ups. Anywhere, the last tokens as they stand earlier in the sequence: the prompt, the tools' schemas, earlier
+results. Inside a call, the word that an argument has begun, in the text before the call, tokenised anew from where it
+goes on: `PVG` in a question and `"PVG` in an argument share no token. What the grammar does not allow is no guess.
+Source: Saxena, Prompt Lookup Decoding, 2023.
 """
 
 import math
@@ -67,7 +68,7 @@ class PromptLookup:
         self._text = b""
         self._call_start: int | None = None
         # A call copies from what was asked; other text seldom does, and has to show it.
-        self._worth_in_calls, self._worth_elsewhere, self._worth_of_markers = Worth(0.9), Worth(0.5), Worth(0.9)
+        self._worth_in_calls, self._worth_elsewhere, self._worth_of_expected = Worth(0.9), Worth(0.5), Worth(0.9)
         self._worth = self._worth_elsewhere
         """Of the last guess."""
 
@@ -75,7 +76,7 @@ class PromptLookup:
         """Tokens that may follow all of `seq`, in a step of `num_rows` sequences; often none."""
         expected = seq.watch.expected_text()
         if expected:
-            self._worth = self._worth_of_markers
+            self._worth = self._worth_of_expected
         else:
             self._worth = self._worth_in_calls if seq.watch.is_in_call else self._worth_elsewhere
         room = min(

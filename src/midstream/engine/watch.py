@@ -42,7 +42,7 @@ class TokenWatch(Protocol):
         """The only tokens that can come next, if the grammar knows them: appended without sampling."""
 
     def expected_text(self) -> str:
-        """What comes next if the model goes on as it has begun (the rest of a call's marker); often empty."""
+        """What comes next if the model goes on as it has begun (a call's marker, a value's quote); often empty."""
 
     def num_allowed(self, token_ids: list[int]) -> int:
         """How many of `token_ids`, in order, the grammar lets follow."""

@@ -56,12 +56,21 @@ def test_the_turn_may_end_where_a_marker_has_only_begun(auto: Walk) -> None:
         ("text", ""),
         ("<b", ""),
         ("```\n<tool", ""),
-        (MARKER, ""),
+        ("text" + MARKER[:-1], ">"),
     ],
 )
 def test_a_marker_that_has_begun_is_expected_to_go_on(auto: Walk, text: str, expected: str) -> None:
     auto.go(Writes(text, ends=False))
     assert auto.watch.expected_text() == (expected and f'{expected}\n{{"name": "')
+
+
+def test_a_values_quote_is_expected_where_it_is_not_sure_enough_to_be_forced(auto: Walk) -> None:
+    auto.go(Writes(MARKER, ends=False))
+    auto.take_forced()
+    assert auto.text.endswith('"a":')
+    assert auto.watch.expected_text() == ' "'
+    auto.go(Writes(f'{auto.text} "x', ends=False))
+    assert auto.watch.expected_text() == ""
 
 
 def test_no_marker_is_expected_where_no_call_can_come(tokenizer: Tokenizer, watches: Watches) -> None:

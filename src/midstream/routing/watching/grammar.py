@@ -132,6 +132,10 @@ class GrammarState:
     def forced_tokens(self) -> list[int]:
         return list(self._matcher.compute_ff_tokens())
 
+    def forced_text(self) -> str:
+        """All that must follow; after the forced tokens, what their last one was withheld for."""
+        return bytes(self._matcher.compute_ff_bytes()).decode("utf-8", errors="ignore")
+
     def num_allowed(self, token_ids: list[int]) -> int:
         """How many of `token_ids` may follow, in order. The state stays where it is."""
         return int(self._matcher.validate_tokens(token_ids))

@@ -56,9 +56,15 @@ class TurnGrammar:
         return [self._eos_token_ids[0]] if state.is_over else state.forced_tokens()
 
     def expected_text(self, parser: CallParser) -> str:
-        """A marker that has begun is likely to go on, and then a name follows it."""
-        rest = parser.rest_of_marker if self._is_auto and self._grammars is not None else ""
-        return rest + self._dialect.before_name if rest else ""
+        """A marker that has begun is likely to go on, and then a name follows it.
+
+        Once the grammar holds, what it forces beyond the tokens that are sure: a value's opening quote, mostly.
+        """
+        state = self._state
+        if state is None or state.is_broken or (self._is_auto and not parser.is_in_call):
+            rest = parser.rest_of_marker if self._is_auto and self._grammars is not None else ""
+            return rest + self._dialect.before_name if rest else ""
+        return state.forced_text()
 
     def num_allowed(self, token_ids: list[int]) -> int:
         state = self._state
