@@ -25,6 +25,7 @@ from benchmarks.models import facts
 from benchmarks import names, processes
 from midstream.engine.build import build_engine, build_runner
 from midstream.engine.loop import Engine
+from midstream.engine.prefill_pacer import PrefillPacer
 from midstream.engine.watch import plain_watch
 from midstream.messages import AddRequest, Command, EngineOptions, SamplingParams, StepOutput
 from midstream.modelfile.resolve import resolve
@@ -56,6 +57,13 @@ class Feed:
         self.num_open -= sum(each.finished is not None for each in output.outputs)
 
 
+class _Unpaced(PrefillPacer):
+    """Prompts are computed as fast as they can be, so that all sequences decode together."""
+
+    def limit(self, num_decoding: int, num_prefilling: int) -> int:
+        return self._max_tokens
+
+
 class EngineAlone:
     """An engine with `_CAPACITY_TOKENS` of KV, and how its memory grew while it was built and filled."""
 
@@ -69,8 +77,7 @@ class EngineAlone:
         before = processes.pss_bytes([os.getpid()])
         runner, budget = build_runner(options, files, tokenizer)
         self.engine: Engine = build_engine(options, self.feed, runner, budget, tokenizer, plain_watch)
-        # Prompts are computed as fast as they can be, so that all sequences decode together.
-        self.engine.scheduler.pacer.limit = lambda num_decoding: options.max_num_batched_tokens  # type: ignore[method-assign]
+        self.engine.scheduler.pacer = _Unpaced(options.max_num_batched_tokens)
         self._vocab_size = tokenizer.vocab_size
         self.run(_CAPACITY_TOKENS // _SLOT_TOKENS, _SLOT_TOKENS - 8, 4)
         self.grown_bytes = processes.pss_bytes([os.getpid()]) - before
