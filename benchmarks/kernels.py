@@ -30,6 +30,7 @@ from midstream.engine.watch import plain_watch
 from midstream.messages import AddRequest, Command, EngineOptions, SamplingParams, StepOutput
 from midstream.modelfile.resolve import resolve
 from midstream.modelfile.tokenizer import Tokenizer
+from midstream.telemetry.logs import configure_logs
 
 THREADS = 2
 _BUFFER_BYTES = 512 << 20  # many times any last-level cache of this class of machine
@@ -197,6 +198,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--tokens", type=int, default=96)
     arguments = parser.parse_args()
+    configure_logs("warning", as_json=False)  # stdout is for the figures alone, also where the kernels are built first
     print(json.dumps(measure(arguments.model, arguments.repeats, (1, 8, 16), arguments.tokens)))
 
 
