@@ -52,6 +52,8 @@ class ChatTemplate:
     ) -> None:
         """Compile `source`. Raises ModelFileError with the line of a syntax error."""
         self.origin = source.origin
+        self.source_text = source.text + (source.tools_text or "")
+        """What it is compiled from, the variant for tools included."""
         environment = make_environment(now)
         try:
             self._template = environment.from_string(source.text)

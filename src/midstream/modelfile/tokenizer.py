@@ -5,7 +5,7 @@ own frames: all are. `encode_escaped`, for a rendered template: the template's a
 """
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set
 from pathlib import Path
 
 from midstream.modelfile.folder_vocab import folder_parts
@@ -30,6 +30,7 @@ class Tokenizer:
         blank = [token for token in parts.added if token.text.isspace()]
         frames = [token for token in parts.added if not token.text.isspace()]
         self.added_tokens: dict[str, int] = {token.text: token.id for token in frames}
+        self.special_tokens: dict[str, int] = {token.text: token.id for token in parts.added if token.is_special}
         self._ids = {token.text: token.id for token in parts.added}
         self._blank_pattern = added_pattern(blank)
         self._frame_pattern = added_pattern(parts.added)
@@ -132,9 +133,12 @@ class Tokenizer:
             return b""
         return self._pieces[token_id]
 
-    def all_token_bytes(self) -> list[bytes]:
-        """`token_bytes` of every id, in order. O(vocab_size): for a grammar or a detokenizer to copy."""
-        return [self.token_bytes(token_id) for token_id in range(self.vocab_size)]
+    def all_token_bytes(self, shown: Set[int] = frozenset()) -> list[bytes]:
+        """`token_bytes` of every id, in order; the special ones in `shown` have their text.
+
+        O(vocab_size): for a grammar or a detokenizer to copy.
+        """
+        return [self.token_bytes(token_id, special=token_id in shown) for token_id in range(self.vocab_size)]
 
     def decode(self, ids: Iterable[int], *, skip_special: bool = True) -> str:
         """Text of a whole sequence; bytes that are no UTF-8 become U+FFFD.

@@ -79,7 +79,7 @@ def test_a_required_call_is_canonical(tokenizer: Tokenizer, watches: Watches, te
 
 
 def test_what_can_only_be_so_is_forced(tokenizer: Tokenizer, watches: Watches) -> None:
-    choice = ToolChoice(ChoiceMode.NAMED, "x")
+    choice = ToolChoice(ChoiceMode.NAMED, ("x",))
     walk = Walk(tokenizer, watches, ToolPlan("hermes", (spec("x", ONLY_B), spec("y", ONLY_B)), choice))
     walk.take_forced()
     walk.go(Writes(call()))
@@ -90,7 +90,7 @@ def test_what_can_only_be_so_is_forced(tokenizer: Tokenizer, watches: Watches) -
 
 
 def test_forced_tokens_are_those_that_the_text_is_written_in(tokenizer: Tokenizer, watches: Watches) -> None:
-    choice = ToolChoice(ChoiceMode.NAMED, "x")
+    choice = ToolChoice(ChoiceMode.NAMED, ("x",))
     walk = Walk(tokenizer, watches, ToolPlan("hermes", (spec("x", object_of(a=STRING)),), choice))
     walk.take_forced()
     canonical = tokenizer.encode(call('{"a": "PVG"}'))
@@ -101,7 +101,7 @@ def test_forced_tokens_are_those_that_the_text_is_written_in(tokenizer: Tokenize
 def test_a_named_choice_makes_one_call_of_that_tool(tokenizer: Tokenizer, watches: Watches) -> None:
     tools = (spec("x", ONLY_B), spec("y", ONLY_B))
     for seed in range(5):
-        walk = Walk(tokenizer, watches, ToolPlan("hermes", tools, ToolChoice(ChoiceMode.NAMED, "y")))
+        walk = Walk(tokenizer, watches, ToolPlan("hermes", tools, ToolChoice(ChoiceMode.NAMED, ("y",))))
         walk.go(Wanders(seed, walk.token_bytes))
         assert walk.text == call(name="y")
 

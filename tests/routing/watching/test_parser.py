@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from midstream.routing.watching.array_parser import ArrayParser
+from midstream.routing.watching.dialects import DIALECTS, dialect_named
 from midstream.routing.watching.events import (
     ArgumentEnd,
     ArgumentsEnd,
@@ -17,15 +17,19 @@ from midstream.routing.watching.events import (
     NameEnd,
     NamePart,
     ParseEvent,
+    RawArgument,
     Reasoning,
     Text,
+    TypedArgument,
 )
 from midstream.routing.watching.parser import CallParser, Markers
 from tests.routing.watching.cutting import pieces_of
 from tests.support.cases import every_two_piece_cut
 
-HERMES = Markers("<tool_call>", "</tool_call>", "<think>", "</think>")
-ARRAY = Markers(None, "", "<think>", "</think>")
+THINK = ("<think>", "</think>")
+HERMES = dialect_named("hermes").markers(THINK, has_calls=True)
+WITHOUT_REASONING = dialect_named("hermes").markers(None, has_calls=True)
+ARRAY = dialect_named("required_json").markers(THINK, has_calls=True)
 CALL = '<tool_call>\n{"name": "x", "arguments": {"a": 1}}\n</tool_call>'
 SEEN = "x(a=1)"
 
@@ -36,10 +40,9 @@ def parse(
     markers: Markers = HERMES,
     rejects: Callable[[ParseEvent], bool] = lambda event: False,
     is_cut: bool = False,
-    make: type[CallParser] = CallParser,
 ) -> list[str]:
     """The turn in short: `text`, `think:…`, `x(a=1)` for a whole call, `!raw` for one that is none."""
-    parser = make(markers)
+    parser = CallParser(markers)
     seen: list[str] = []
     for piece in [*pieces, None]:
         events = parser.finish(is_cut=is_cut) if piece is None else parser.feed(piece)
@@ -61,7 +64,7 @@ def _note(seen: list[str], event: ParseEvent) -> None:
             seen.append("(")
         case NameEnd(name):
             seen[-1] = name + "("
-        case ArgumentEnd(name, value):
+        case ArgumentEnd(name, value) | TypedArgument(name, value) | RawArgument(name, value):
             seen[-1] = last + ("" if last.endswith("(") else ",") + f"{name}={value}"
         case ArgumentsEnd():
             seen[-1] = last + ")"
@@ -78,10 +81,10 @@ def joined(seen: list[str]) -> str:
     return "".join(entry.removeprefix("!") for entry in seen if not entry.startswith("think:"))
 
 
-def assert_seen(text: str, expected: list[str], markers: Markers = HERMES, make: type[CallParser] = CallParser) -> None:
+def assert_seen(text: str, expected: list[str], markers: Markers = HERMES) -> None:
     """Read at every cut, `text` gives `expected`; what follows a call that is none is joined to it."""
     for pieces in [[text], list(text), *every_two_piece_cut(text)]:
-        seen = parse(pieces, markers=markers, make=make)
+        seen = parse(pieces, markers=markers)
         assert _merged(seen) == expected, pieces
 
 
@@ -202,8 +205,7 @@ def test_reasoning_is_set_apart_and_holds_no_calls(text: str, expected: list[str
 
 
 def test_without_reasoning_markers_they_are_words() -> None:
-    markers = Markers("<tool_call>", "</tool_call>")
-    assert_seen(f"<think>{CALL}</think>", ["<think>", SEEN, "</think>"], markers)
+    assert_seen(f"<think>{CALL}</think>", ["<think>", SEEN, "</think>"], WITHOUT_REASONING)
 
 
 @pytest.mark.parametrize("rejected", [NameEnd, ArgumentEnd, ArgumentsEnd])
@@ -245,7 +247,7 @@ def test_a_turn_that_is_cut_inside_a_call_says_so() -> None:
     ],
 )
 def test_a_turn_that_is_an_array_of_calls(text: str, expected: list[str]) -> None:
-    assert_seen(text, expected, ARRAY, ArrayParser)
+    assert_seen(text, expected, ARRAY)
 
 
 PARTS = st.sampled_from(
@@ -275,19 +277,64 @@ PARTS = st.sampled_from(
 )
 
 
-@given(st.data(), st.sampled_from([(CallParser, HERMES), (ArrayParser, ARRAY)]), st.booleans())
-def test_any_text_reads_the_same_at_any_cut(
-    data: st.DataObject, kind: tuple[type[CallParser], Markers], is_cut: bool
-) -> None:
-    make, markers = kind
-    text = "".join(data.draw(st.lists(PARTS | st.just("["), max_size=12)))
-    whole = parse([text], make=make, markers=markers, is_cut=is_cut)
-    assert _merged(parse(data.draw(pieces_of(text)), make=make, markers=markers, is_cut=is_cut)) == _merged(whole)
-    assert _merged(parse(text, make=make, markers=markers, is_cut=is_cut)) == _merged(whole)
+FRAGMENTS = [
+    "x",
+    "a",
+    "1",
+    "{",
+    "}",
+    "[",
+    "]",
+    "(",
+    ")",
+    "=",
+    ":",
+    ",",
+    ";",
+    '"',
+    "'",
+    "\\",
+    "\n",
+    " ",
+    "<",
+    ">",
+    "|",
+    "é",
+]
 
 
-@given(st.lists(PARTS, max_size=12))
-def test_text_without_a_whole_call_comes_out_as_it_went_in(parts: list[str]) -> None:
-    text = "".join(parts)
-    seen = parse([text], markers=Markers("<tool_call>", "</tool_call>"), rejects=lambda event: event == NameEnd("x"))
+def parts_of(name: str) -> st.SearchStrategy[str]:
+    """A dialect's markers, whole and begun, a whole call, and what may stand between them."""
+    dialect = DIALECTS[name]
+    texts = [text for text in dialect.texts if text]
+    written = dialect.opening + dialect.before_first_call + dialect.before_name + "x"
+    begun = [text[: len(text) // 2] for text in texts if len(text) > 1]
+    calls = [written, written + (":0" if dialect.after_name else "") + dialect.before_arguments]
+    return st.sampled_from([*texts, *begun, *calls, *FRAGMENTS, *THINK, "```", CALL])
+
+
+@pytest.mark.parametrize("name", DIALECTS)
+@given(data=st.data(), is_cut=st.booleans())
+def test_any_text_reads_the_same_at_any_cut(name: str, data: st.DataObject, is_cut: bool) -> None:
+    markers = DIALECTS[name].markers(THINK, has_calls=True)
+    text = "".join(data.draw(st.lists(parts_of(name) | PARTS, max_size=12)))
+    whole = parse([text], markers=markers, is_cut=is_cut)
+    assert _merged(parse(data.draw(pieces_of(text)), markers=markers, is_cut=is_cut)) == _merged(whole)
+    assert _merged(parse(text, markers=markers, is_cut=is_cut)) == _merged(whole)
+
+
+@pytest.mark.parametrize("name", [name for name, dialect in DIALECTS.items() if not dialect.reads_without_tools])
+@given(data=st.data())
+def test_text_without_a_whole_call_comes_out_as_it_went_in(name: str, data: st.DataObject) -> None:
+    text = "".join(data.draw(st.lists(parts_of(name) | PARTS, max_size=12)))
+    markers = DIALECTS[name].markers(None, has_calls=True)
+    seen = parse([text], markers=markers, rejects=lambda event: isinstance(event, NameEnd))
     assert joined(seen) == text
+
+
+@pytest.mark.parametrize("name", DIALECTS)
+def test_a_turn_that_begins_in_reasoning_shows_its_answer_after_it(name: str) -> None:
+    opening, closing = DIALECTS[name].reasoning or THINK
+    markers = DIALECTS[name].markers(THINK, has_calls=True, is_reasoning=True)
+    assert_seen(f"hm {CALL}{closing}so", [f"think:hm {CALL}", "so"], markers)
+    assert opening

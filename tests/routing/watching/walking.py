@@ -15,7 +15,7 @@ from midstream.routing.watching.watch import Watches
 from tests.routing.watching.reading import Reading
 
 MAX_TOKENS = 600
-MAX_TOKEN_BYTES = 24
+MAX_TOKEN_BYTES = 48
 
 Choose = Callable[["Walk", npt.NDArray[np.bool_] | None], int | None]
 """The next token, given which are allowed (None: every one); None to stop here."""
@@ -24,9 +24,18 @@ Choose = Callable[["Walk", npt.NDArray[np.bool_] | None], int | None]
 class Walk:
     """A turn of `plan`, token by token."""
 
-    def __init__(self, tokenizer: Tokenizer, watches: Watches, plan: ToolPlan, *, stop: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        watches: Watches,
+        plan: ToolPlan,
+        *,
+        stop: tuple[str, ...] = (),
+        shown: frozenset[int] = frozenset(),
+    ) -> None:
         self.tokenizer = tokenizer
-        self.token_bytes = _token_bytes(tokenizer)
+        self.token_bytes = _token_bytes(tokenizer, shown)
+        self.shown = shown
         self.watch = watches.make(plan, 0)
         self.token_ids: list[int] = []
         self.num_forced = 0
@@ -120,18 +129,23 @@ class Writes:
 
 
 def longest_token(walk: Walk, text: bytes) -> int:
-    ids = _ids(walk.tokenizer)
+    ids = _ids(walk.tokenizer, walk.shown)
+    starts = [text.find(walk.token_bytes[token_id]) for token_id in walk.shown]
+    next_special = min((start for start in starts if start > 0), default=len(text))
+    if 0 not in starts:  # no text token runs into a special one
+        text = text[:next_special]
     return next(ids[text[:length]] for length in range(MAX_TOKEN_BYTES, 0, -1) if text[:length] in ids)
 
 
 @cache
-def _token_bytes(tokenizer: Tokenizer) -> list[bytes]:
-    return tokenizer.all_token_bytes()
+def _token_bytes(tokenizer: Tokenizer, shown: frozenset[int]) -> list[bytes]:
+    return tokenizer.all_token_bytes(shown)
 
 
 @cache
-def _ids(tokenizer: Tokenizer) -> dict[bytes, int]:
-    return {piece: token_id for token_id, piece in reversed(list(enumerate(_token_bytes(tokenizer)))) if piece}
+def _ids(tokenizer: Tokenizer, shown: frozenset[int]) -> dict[bytes, int]:
+    pieces = _token_bytes(tokenizer, shown)
+    return {piece: token_id for token_id, piece in reversed(list(enumerate(pieces))) if piece}
 
 
 class Wanders:

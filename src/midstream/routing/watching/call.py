@@ -1,10 +1,14 @@
 """Owns one call while it is decoded: its frame as it fills, and whether its tool may run. Never runs it."""
 
+import json
+from collections.abc import Mapping
 from functools import cached_property
+from typing import Any
 
 from midstream.errors import BtifError
 from midstream.messages import RunsOn, ToolSpec
 from midstream.protocol.btif import FrameBuilder, Layout
+from midstream.routing.watching.coercion import coerce, resolved
 
 
 class WatchedTool:
@@ -18,6 +22,12 @@ class WatchedTool:
     def layout(self) -> Layout:
         return Layout.of(self.spec.parameters)
 
+    def schema_of(self, name: str) -> Mapping[str, Any]:
+        """The schema of an argument; empty where the tool declares none."""
+        parameters = self.spec.parameters
+        schema = parameters.get("properties", {}).get(name, parameters.get("additionalProperties"))
+        return resolved(schema, parameters) if isinstance(schema, dict) else {}
+
 
 class Call:
     """The call with number `index` of its stream, from ROUTED on."""
@@ -28,8 +38,22 @@ class Call:
         self.is_named = False
         self.dispatched: bytes | None = None
         """The frame that was last said to be ready."""
+        self.has_text = False
+        """The model itself writes its arguments as JSON text."""
         self._builder = FrameBuilder(tool.spec.tool_id, tool.layout)
         self._num_arguments = 0
+
+    def coerced(self, name: str, text: str) -> str | None:
+        """The JSON of an argument that was written without a type; None when its schema has no such value."""
+        return coerce(text, self.tool.schema_of(name))
+
+    def json_piece(self, name: str, value_json: str) -> str:
+        """The next piece of the JSON text of arguments that the model writes in another syntax."""
+        opening = ", " if self._num_arguments else "{"
+        return f"{opening}{json.dumps(name, ensure_ascii=False)}: {value_json}"
+
+    def json_end(self) -> str:
+        return "}" if self._num_arguments else "{}"
 
     def put(self, name: str, value_json: str) -> str | None:
         """Take a complete argument. Returns why the call is invalid, if it is now."""

@@ -67,6 +67,8 @@ class CallObject:
 
     def _on_scan(self, event: ScanEvent) -> list[ParseEvent]:
         match event:
+            case ValueStart(depth=0, character=character) if character != "{":
+                self.error = "no JSON object follows the marker"
             case KeyEnd(depth=1):
                 self._on_key(json.loads(self.raw[event.start : event.end]))
             case KeyEnd(depth=2) if self._is_in_arguments():

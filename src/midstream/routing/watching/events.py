@@ -28,6 +28,8 @@ class NamePart:
 @dataclass(frozen=True)
 class NameEnd:
     name: str
+    call_id: str | None = None
+    """The model's own id for the call, in dialects whose calls carry one."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,22 @@ class ArgumentEnd:
 
     name: str
     json: str
+
+
+@dataclass(frozen=True)
+class TypedArgument:
+    """One argument is complete, written in a syntax that is not JSON; `json` is its value as JSON."""
+
+    name: str
+    json: str
+
+
+@dataclass(frozen=True)
+class RawArgument:
+    """One argument is complete, in a dialect without types: what `text` means is for the schema to say."""
+
+    name: str
+    text: str
 
 
 @dataclass(frozen=True)
@@ -72,6 +90,8 @@ ParseEvent = (
     | NameEnd
     | ArgumentsText
     | ArgumentEnd
+    | TypedArgument
+    | RawArgument
     | ArgumentsEnd
     | CallEnd
     | CallInvalid

@@ -5,24 +5,28 @@ are forced: it withholds the last one where the text could still be tokenised ot
 """
 
 import hashlib
-import json
-import re
 from collections import OrderedDict
-from typing import Any
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper
 from llguidance.numpy import fill_next_token_bitmask
 
 from midstream.errors import RequestError
-from midstream.messages import ChoiceMode, ToolPlan, ToolSpec
+from midstream.messages import ChoiceMode, ToolChoice, ToolPlan, ToolSpec
 from midstream.modelfile.tokenizer import Tokenizer
 from midstream.routing.watching.dialects.dialect import Dialect
+from midstream.routing.watching.grammar_writer import ANY_TEXT, GrammarWriter
 
 MAX_CACHED_GRAMMARS = 64
 MAX_CALLS_A_TURN = 16
 """A turn that has to be made of calls ends after this many: a weak model does not know when to stop."""
+
+
+NO_TOKENS: Mapping[str, int] = MappingProxyType({})
 
 
 class _GrammarTokenizer:
@@ -46,44 +50,53 @@ class _GrammarTokenizer:
         return self._encode(text, at_start=False)
 
 
-def grammar_text(dialect: Dialect, plan: ToolPlan) -> str:
-    """The grammar of one call (`auto`: free text up to the marker first) or of a turn made of calls, in Lark."""
-    tools = [tool for tool in plan.tools if plan.choice.name in (None, tool.name)]
-    opening = dialect.call_open or ""
-    names = "\n    | ".join(
-        f"{json.dumps(tool.name + dialect.before_arguments)} arguments_{index}" for index, tool in enumerate(tools)
-    )
-    rules = [f"arguments_{i}: %json {_arguments_schema(tool, dialect)}" for i, tool in enumerate(tools)]
-    rules.append(f"call: {json.dumps(dialect.before_name)} ({names}) {json.dumps(dialect.after_arguments)}")
-    if plan.choice.mode is ChoiceMode.AUTO:
-        marker = re.escape(opening).replace("/", r"\/")
-        rules += ["start: until call tail", rf"until[lazy]: /(.|\n)*{marker}/", r"tail: /(.|\n)*/"]
+def grammar_text(dialect: Dialect, plan: ToolPlan, special_ids: Mapping[str, int] = NO_TOKENS) -> str:
+    """The grammar of one section of calls (`auto`: free text up to its opening first), in Lark."""
+    writer = GrammarWriter(special_ids)
+    chosen = plan.choice.names
+    tools = [tool for tool in plan.tools if not chosen or tool.name in chosen]
+    after_name = writer.rule(f"/{dialect.after_name}/") if dialect.after_name else ""
+    named = {
+        tool.name: f"{writer.literal(tool.name)} {after_name} {writer.literal(dialect.before_arguments)} "
+        f"{writer.rule(dialect.arguments(writer, tool.parameters), name=f'arguments_{index}')}"
+        for index, tool in enumerate(tools)
+    }
+
+    def call_of(names: Iterable[str]) -> str:
+        name = f"({' | '.join(named[name] for name in names)})"
+        return writer.rule(f"{writer.literal(dialect.before_name)} {name} {writer.literal(dialect.after_arguments)}")
+
+    between = writer.literal(dialect.between_calls)
+    section = [writer.literal(dialect.before_first_call)]
+    if chosen:
+        section.append(f" {between} ".join(call_of([name]) for name in chosen))
     else:
-        first = json.dumps(dialect.before_first_call + opening)
-        more = f"({json.dumps(dialect.between_calls + opening)} call)" + f"{{0,{MAX_CALLS_A_TURN - 1}}}"
-        is_one = plan.choice.mode is ChoiceMode.NAMED or not plan.parallel
-        last = json.dumps(dialect.after_last_call) if dialect.after_last_call else ""
-        rules.append(f"start: {first} call {'' if is_one else more} {last}")
-    return "%llguidance {}\n" + "\n".join(rules) + "\n"
+        call = call_of(named)
+        section.append(call)
+        if _has_many(dialect, plan):
+            section.append(f"({between} {call}){{0,{MAX_CALLS_A_TURN - 1}}}")
+    section.append(writer.literal(dialect.after_last_call))
+    if plan.choice.mode is ChoiceMode.AUTO:
+        tail = writer.rule(ANY_TEXT)
+        openings = [writer.after_specials(opening) for opening in dialect.calls.openings]
+        until = writer.until(*openings) if any(openings) else ""
+        return writer.text(" ".join([until, *section, tail]))
+    return writer.text(" ".join([writer.literal(dialect.opening), *section]))
+
+
+def _has_many(dialect: Dialect, plan: ToolPlan) -> bool:
+    if dialect.is_single or not plan.parallel:
+        return False
+    return plan.choice.mode is not ChoiceMode.AUTO or dialect.calls.has_many
 
 
 def check_tool(tool: ToolSpec, dialect: Dialect, param: str) -> None:
     """Raises RequestError when no grammar can be made of the tool's schema."""
-    plan = ToolPlan(dialect.name, (tool,))
+    plan = ToolPlan(dialect.name, (tool,), ToolChoice(ChoiceMode.REQUIRED))
     error = str(LLMatcher.validate_grammar(grammar_text(dialect, plan)))
     if error and not error.startswith("WARNING"):
         cause = " ".join(error.split())[:300]
         raise RequestError(f"the parameters of tool {tool.name!r} are no usable JSON Schema: {cause}", param=param)
-
-
-def _arguments_schema(tool: ToolSpec, dialect: Dialect) -> str:
-    options: dict[str, Any] = {
-        "whitespace_flexible": False,
-        "item_separator": dialect.item_separator,
-        "key_separator": dialect.key_separator,
-        "lenient": True,
-    }
-    return json.dumps({"type": "object", **tool.parameters, "x-guidance": options})
 
 
 class Grammars:
@@ -93,13 +106,16 @@ class Grammars:
         wrapper = TokenizerWrapper(_GrammarTokenizer(tokenizer))
         self._tokenizer = LLTokenizer(wrapper, n_vocab=tokenizer.vocab_size, eos_token=list(tokenizer.eos_token_ids))
         self._compiled: OrderedDict[bytes, LLMatcher] = OrderedDict()
+        self.special_ids = tokenizer.special_tokens
+        """The special tokens by text."""
 
     def matcher(self, dialect: Dialect, plan: ToolPlan) -> "GrammarState":
-        text = grammar_text(dialect, plan)
-        key = hashlib.sha256(text.encode()).digest()
+        # What the grammar is made of is hashed, not its text: that of a thousand tools takes long to write.
+        tools = [(tool.name, tool.parameters) for tool in plan.tools]
+        key = hashlib.sha256(msgspec.msgpack.encode((dialect.name, plan.choice, plan.parallel, tools))).digest()
         compiled = self._compiled.get(key)
         if compiled is None:
-            compiled = LLMatcher(self._tokenizer, text)
+            compiled = LLMatcher(self._tokenizer, grammar_text(dialect, plan, self.special_ids))
             self._compiled[key] = compiled
             if len(self._compiled) > MAX_CACHED_GRAMMARS:
                 self._compiled.popitem(last=False)

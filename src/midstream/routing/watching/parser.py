@@ -1,47 +1,56 @@
 """Owns the state machine that finds calls and reasoning in a turn's text. Pure: no tokens, no tools, no clock.
 
-    TEXT ──open marker──▶ BEFORE ──{──▶ OBJECT ──}──▶ AFTER ──close marker──▶ TEXT
-     │ ▲                    │ anything else │ malformed or rejected
-     ▼ └── </think>         └──────▶ text ◀─┘
+    TEXT ──opening──▶ SECTION ──its end──▶ TEXT
+     │ ▲
+     ▼ └── reasoning's end
     REASONING
 
 Any way of cutting the text gives the same events, but for how texts are cut.
 """
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum, auto
+from functools import cached_property
 
-from midstream.routing.watching.call_object import CallObject
-from midstream.routing.watching.events import (
-    ArgumentsEnd,
-    CallBegin,
-    CallEnd,
-    CallInvalid,
-    ParseEvent,
-    Reasoning,
-    Text,
-)
+from midstream.routing.watching.call_form import CallForm
+from midstream.routing.watching.call_section import CallSection
+from midstream.routing.watching.events import CallEnd, CallInvalid, ParseEvent, Reasoning, Text
 from midstream.routing.watching.fences import FenceTracker
 
 
 @dataclass(frozen=True)
 class Markers:
-    """What stands around a call, and around reasoning, in a dialect's text."""
+    """What stands around calls and around reasoning in a dialect's text."""
 
-    call_open: str | None
-    call_close: str
-    reasoning_open: str | None = None
-    reasoning_close: str = ""
+    calls: CallForm | None
+    """None: what looks like a call is text."""
+    reasoning: tuple[str, str] | None = None
+    silent: tuple[str, ...] = ()
+    """Frames of the dialect's own that say nothing to a reader."""
+    begins_in_reasoning: bool = False
+    """The prompt has opened it already."""
+
+    @cached_property
+    def openings(self) -> tuple[str, ...]:
+        return self.calls.openings if self.calls else ()
+
+    @cached_property
+    def all(self) -> tuple[str, ...]:
+        """Every marker that may stand in text, longest first."""
+        reasoning = self.reasoning[:1] if self.reasoning else ()
+        return tuple(sorted((*self.openings, *reasoning, *self.silent), key=len, reverse=True))
+
+    @cached_property
+    def pattern(self) -> re.Pattern[str] | None:
+        return re.compile("|".join(map(re.escape, self.all))) if self.all else None
 
 
 class State(Enum):
     TEXT = auto()
     REASONING = auto()
-    BEFORE = auto()
-    OBJECT = auto()
-    RAW_OBJECT = auto()
-    AFTER = auto()
+    SECTION = auto()
 
 
 def longest_suffix_that_begins(text: str, marker: str) -> int:
@@ -57,22 +66,23 @@ class CallParser:
 
     def __init__(self, markers: Markers) -> None:
         self._markers = markers
-        self._state = State.TEXT
+        self._state = State.REASONING if markers.begins_in_reasoning and markers.reasoning else State.TEXT
         self._text = ""
         self._fences = FenceTracker()
-        self._object = CallObject()
-        self._raw = ""
-        self._rejected: str | None = None
-        self._is_closed = False
+        self._section: CallSection | None = None
+        self._is_at_start = True
         # Whitespace at the turn's start, after reasoning and after a call waits: it is nobody's when a call or the
         # end comes next.
         self._space: str | None = ""
         self.num_calls = 0
         """Calls that have ended, whole."""
+        self.num_sections = 0
+        """Sections of calls that have ended, in whatever way."""
 
     @property
-    def is_in_call(self) -> bool:
-        return self._state in (State.BEFORE, State.OBJECT, State.AFTER)
+    def is_in_section(self) -> bool:
+        """True from an opening to the end of the last call's section."""
+        return self._section is not None and self._section.is_in_call
 
     @property
     def num_unread(self) -> int:
@@ -87,11 +97,13 @@ class CallParser:
     @property
     def rest_of_marker(self) -> str:
         """What a call's marker that has perhaps begun still lacks."""
-        opening = self._markers.call_open
-        if self._state is not State.TEXT or opening is None or self._fences.is_inside:
+        if self._state is not State.TEXT or self._fences.is_inside:
             return ""
-        num_begun = longest_suffix_that_begins(self._text, opening)
-        return opening[num_begun:] if num_begun else ""
+        for opening in self._markers.openings:
+            num_begun = longest_suffix_that_begins(self._text, opening)
+            if num_begun:
+                return opening[num_begun:]
+        return ""
 
     def feed(self, text: str) -> Iterator[ParseEvent]:
         self._text += text
@@ -103,26 +115,26 @@ class CallParser:
 
     def finish(self, *, is_cut: bool) -> Iterator[ParseEvent]:
         """The turn is over: held text comes out, an open call does not count."""
-        text, self._text = self._text, ""
+        while self._state is State.TEXT and self._marker_in_text(is_final=True):
+            yield from self._in_text(is_final=True)
+            yield from self.feed("")
         match self._state:
             case State.TEXT:
-                yield from self._tell_text(text)
+                yield from self._tell_text(self._take(len(self._text)))
                 if self._space and not self.num_calls:
                     yield Text(self._space)
-            case State.REASONING if text:
-                yield Reasoning(text)
-            case State.RAW_OBJECT if text:
-                yield Text(text)
-            case State.BEFORE | State.OBJECT if not self._is_closed:
-                reason = "the answer was cut" if is_cut else "the turn ended inside the call"
-                yield CallInvalid(self._raw + text, reason, is_cut)
-            case State.OBJECT | State.AFTER:
-                yield CallEnd()
+            case State.REASONING if self._text:
+                yield Reasoning(self._take(len(self._text)))
+            case State.SECTION:
+                assert self._section is not None
+                yield from self._section.finish(is_cut=is_cut)
+        self._section = None
         self._state = State.TEXT
 
     def reject(self, reason: str) -> None:
-        """The call at hand is none: all of it becomes text, up to the end of its JSON."""
-        self._rejected = reason
+        """The call at hand is none: all of it becomes text, up to the end of its syntax."""
+        if self._section is not None:
+            self._section.reject(reason)
 
     def _step(self) -> Iterator[ParseEvent]:
         match self._state:
@@ -130,35 +142,49 @@ class CallParser:
                 yield from self._in_text()
             case State.REASONING:
                 yield from self._in_reasoning()
-            case State.BEFORE:
-                yield from self._before_object()
-            case State.OBJECT:
-                yield from self._in_object()
-            case State.RAW_OBJECT:
-                yield from self._in_raw_object()
-            case State.AFTER:
-                yield from self._after_object()
+            case State.SECTION:
+                yield from self._in_section()
 
-    def _in_text(self) -> Iterator[ParseEvent]:
-        markers = [m for m in (self._markers.call_open, self._markers.reasoning_open) if m]
-        found = [(self._text.index(marker), marker) for marker in markers if marker in self._text]
-        if not found:
-            num_held = max((longest_suffix_that_begins(self._text, marker) for marker in markers), default=0)
+    def _marker_in_text(self, *, is_final: bool = False) -> re.Match[str] | None:
+        """The first marker that has come whole and cannot become a longer one."""
+        pattern = self._markers.pattern
+        found = pattern.search(self._text) if pattern else None
+        if found is None or is_final:
+            return found
+        tail = self._text[found.start() :]
+        return None if any(len(m) > len(tail) and m.startswith(tail) for m in self._markers.all) else found
+
+    def _in_text(self, *, is_final: bool = False) -> Iterator[ParseEvent]:
+        if self._is_at_start and self._markers.calls is not None:
+            stripped = self._text.lstrip()
+            starts = self._markers.calls.starts
+            if stripped.startswith(starts) and starts:
+                yield from self._begin_section(self._take(len(self._text) - len(stripped)))
+                return
+            if stripped and not is_final and any(start.startswith(stripped) for start in starts):
+                return
+        found = self._marker_in_text(is_final=is_final)
+        if found is None:
+            num_held = max((longest_suffix_that_begins(self._text, m) for m in self._markers.all), default=0)
+            held = self._markers.pattern.search(self._text) if self._markers.pattern else None
+            if held is not None:  # a marker that may still become a longer one
+                num_held = max(num_held, len(self._text) - held.start())
             yield from self._tell_text(self._take(len(self._text) - num_held))
             return
-        index, marker = min(found)
-        yield from self._tell_text(self._take(index))
+        yield from self._tell_text(self._take(found.start()))
+        marker = self._take(len(found[0]))
         if self._fences.is_inside:
-            yield from self._tell_text(self._take(len(marker)))
-        elif marker == self._markers.reasoning_open:
-            self._take(len(marker))
-            self._space = ""
-            self._state = State.REASONING
+            yield from self._tell_text(marker)
+        elif marker in self._markers.openings:
+            yield from self._begin_section(marker)
         else:
-            yield from self._begin_call(self._take(len(marker)))
+            self._space = ""
+            if self._markers.reasoning and marker == self._markers.reasoning[0]:
+                self._state = State.REASONING
 
     def _in_reasoning(self) -> Iterator[ParseEvent]:
-        closing = self._markers.reasoning_close
+        assert self._markers.reasoning is not None
+        closing = self._markers.reasoning[1]
         index = self._text.find(closing)
         if index >= 0:
             text = self._take(index)
@@ -170,72 +196,34 @@ class CallParser:
         if text:
             yield Reasoning(text)
 
-    def _before_object(self) -> Iterator[ParseEvent]:
-        num_space = len(self._text) - len(self._text.lstrip())
-        self._raw += self._take(num_space)
-        if not self._text:
-            return
-        if self._text[0] != "{":
-            yield from self._give_up("no JSON object follows the marker")
-            return
-        self._object = CallObject()
-        self._state = State.OBJECT
-
-    def _in_object(self) -> Iterator[ParseEvent]:
-        call, start = self._object, self._object.num_consumed
-        events = call.feed(self._text)
-        self._raw += self._take(call.num_consumed - start)
-        for event in events:
-            yield event
-            if self._rejected is not None:
-                yield from self._give_up(self._rejected)
-                return
-            self._is_closed = self._is_closed or isinstance(event, ArgumentsEnd)
-        if not self._is_closed:
-            if call.error is not None:
-                yield from self._give_up(call.error)
-        elif call.is_complete:
-            self._state = State.AFTER
-        elif call.is_malformed:
-            yield from self._end_call()
-
-    def _in_raw_object(self) -> Iterator[ParseEvent]:
-        start = self._object.num_consumed
-        self._object.feed(self._text)
-        yield from self._tell_text(self._take(self._object.num_consumed - start))
-        if self._object.is_complete or self._object.is_malformed:
-            self._state = State.TEXT
-
-    def _after_object(self) -> Iterator[ParseEvent]:
-        closing = self._markers.call_close
-        stripped = self._text.lstrip()
-        if stripped.startswith(closing):
-            self._take(len(self._text) - len(stripped) + len(closing))
-            yield from self._end_call()
-        elif not closing.startswith(stripped):
-            yield from self._end_call()
-
-    def _begin_call(self, marker: str) -> Iterator[ParseEvent]:
-        self._raw = (self._space or "") + marker
+    def _begin_section(self, marker: str) -> Iterator[ParseEvent]:
+        assert self._markers.calls is not None
+        self._section = CallSection(self._markers.calls, (self._space or "") + marker)
         self._space = None
-        self._is_closed = False
-        self._state = State.BEFORE
-        yield CallBegin()
+        self._is_at_start = False
+        self._state = State.SECTION
+        yield from self._section.begin()
 
-    def _end_call(self) -> Iterator[ParseEvent]:
-        self._state = State.TEXT
-        self._space = ""
-        self.num_calls += 1
-        yield CallEnd()
-
-    def _give_up(self, reason: str) -> Iterator[ParseEvent]:
-        raw, self._raw = self._raw, ""
-        has_ended = self._object.is_complete or self._object.is_malformed
-        is_object_open = self._state is State.OBJECT and not has_ended
-        self._state = State.RAW_OBJECT if is_object_open else State.TEXT
-        self._rejected = None
-        self._fences.feed(raw)
-        yield CallInvalid(raw, reason)
+    def _in_section(self) -> Iterator[ParseEvent]:
+        section = self._section
+        assert section is not None
+        for event in section.feed(self._take(len(self._text))):
+            match event:
+                case Text(text):
+                    yield from self._tell_text(text)
+                    continue
+                case CallInvalid(raw_text):
+                    self._fences.feed(raw_text)
+                    self._space = None
+                case CallEnd():
+                    self.num_calls += 1
+                    self._space = ""
+            yield event
+        if section.is_over:
+            self._text = section.rest + self._text
+            self.num_sections += 1
+            self._section = None
+            self._state = State.TEXT
 
     def _tell_text(self, text: str) -> Iterator[ParseEvent]:
         self._fences.feed(text)
@@ -246,6 +234,7 @@ class CallParser:
                 return
             self._space = None
         if text:
+            self._is_at_start = False
             yield Text(text)
 
     def _take(self, num_characters: int) -> str:

@@ -1,5 +1,7 @@
 """Owns when a turn's grammar is in force. Knows the parser's state, not what is in the call."""
 
+from collections.abc import Mapping
+
 import numpy as np
 import numpy.typing as npt
 
@@ -10,11 +12,18 @@ from midstream.routing.watching.parser import CallParser
 from midstream.routing.watching.unread import UnreadTokens
 
 
+def marker_ids_of(dialect: Dialect, special_ids: Mapping[str, int]) -> frozenset[int]:
+    """The special tokens that a section's openings hold."""
+    openings = dialect.calls.openings
+    return frozenset(token_id for token, token_id in special_ids.items() if any(token in text for text in openings))
+
+
 class TurnGrammar:
     """The grammar of one turn.
 
     Required and named: in force from the first token to the last. Auto: from the token in which a marker may begin
-    until its call has ended; a token that spans the marker's end is then held to what may follow it.
+    until its section has ended; a token that spans the marker's end is then held to what may follow it. A marker of
+    special tokens cannot be spanned, and is waited for; in a dialect without markers, auto is free.
     """
 
     def __init__(
@@ -26,12 +35,14 @@ class TurnGrammar:
         eos_token_ids: tuple[int, ...],
     ) -> None:
         mode = plan.choice.mode
-        self._grammars = grammars if mode is not ChoiceMode.NONE and plan.tools else None
+        is_held = mode is not ChoiceMode.NONE and plan.tools and (dialect.calls.openings or mode is not ChoiceMode.AUTO)
+        self._grammars = grammars if is_held else None
         self._dialect = dialect
+        self._opening_ids = marker_ids_of(dialect, grammars.special_ids) if grammars else frozenset()
         self._plan = plan
         self._eos_token_ids = eos_token_ids
         self._is_auto = mode is ChoiceMode.AUTO
-        self._num_calls = 0
+        self._num_sections = 0
         self._unread = UnreadTokens(token_bytes)
         self._beginning: GrammarState | None = None
         self._state: GrammarState | None = None
@@ -48,10 +59,10 @@ class TurnGrammar:
             self._consume([token_id])
 
     def forced_tokens(self, parser: CallParser) -> list[int]:
-        if self._is_auto and self._num_calls and not self._plan.parallel:
+        if self._is_auto and parser.num_calls and not parser.is_in_section and not self._plan.parallel:
             return [self._eos_token_ids[0]]
         state = self._state
-        if state is None or state.is_broken or (self._is_auto and not parser.is_in_call):
+        if state is None or state.is_broken or (self._is_auto and not parser.is_in_section):
             return []
         return [self._eos_token_ids[0]] if state.is_over else state.forced_tokens()
 
@@ -61,7 +72,7 @@ class TurnGrammar:
         Once the grammar holds, what it forces beyond the tokens that are sure: a value's opening quote, mostly.
         """
         state = self._state
-        if state is None or state.is_broken or (self._is_auto and not parser.is_in_call):
+        if state is None or state.is_broken or (self._is_auto and not parser.is_in_section):
             rest = parser.rest_of_marker if self._is_auto and self._grammars is not None else ""
             return rest + self._dialect.before_name if rest else ""
         return state.forced_text()
@@ -74,7 +85,7 @@ class TurnGrammar:
         if self._state is None or self._state.is_broken:
             return False
         self._state.fill(bitmask)
-        if self._is_auto and not parser.is_in_call:
+        if self._is_auto and not parser.is_in_section:
             # The marker has only perhaps begun: the turn may as well end here.
             for token_id in self._eos_token_ids:
                 bitmask[token_id // 32] |= np.int32(np.uint32(1 << (token_id % 32)).view(np.int32))
@@ -82,20 +93,20 @@ class TurnGrammar:
 
     def _advance_auto(self, grammars: Grammars, token_id: int, text: str, parser: CallParser) -> None:
         self._unread.add(token_id, text)
-        if not parser.is_in_call:
+        if not parser.is_in_section:
             self._unread.keep_last(parser.num_unread)
-        if parser.num_calls > self._num_calls:
-            # The token that ends a call may begin the next one's marker (`><`): that is a grammar of its own.
-            self._num_calls = parser.num_calls
+        if parser.num_sections > self._num_sections:
+            # The token that ends a section may begin the next one's marker (`><`): that is a grammar of its own.
+            self._num_sections = parser.num_sections
             self._state = None
-        if not (parser.is_in_call or parser.may_begin_call):
+        if not (parser.is_in_section or (parser.may_begin_call and not self._opening_ids)):
             self._state = None
         elif self._state is not None:
             self._consume([token_id])
         else:
             self._beginning = self._beginning or grammars.matcher(self._dialect, self._plan)
             self._state = self._beginning.fresh()
-            self._consume(self._unread.token_ids)
+            self._consume(self._unread.after_last(self._opening_ids))
 
     def _consume(self, token_ids: list[int]) -> None:
         if self._state is not None and not self._state.is_broken:

@@ -20,6 +20,12 @@ class UnreadTokens:
     def token_ids(self) -> list[int]:
         return [token_id for token_id, _ in self._tokens]
 
+    def after_last(self, token_ids: frozenset[int]) -> list[int]:
+        """The tokens behind the last one of `token_ids`; all of them where there is none."""
+        kept = self.token_ids
+        last = max((i for i, token_id in enumerate(kept) if token_id in token_ids), default=-1)
+        return kept[last + 1 :]
+
     def add(self, token_id: int, text: str) -> None:
         """Take a token, and the text that the parser has read since the one before."""
         self._num_decoded += len(self._decoder.decode(self._token_bytes[token_id]))

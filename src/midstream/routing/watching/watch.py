@@ -24,7 +24,7 @@ from midstream.messages import (
 )
 from midstream.modelfile.tokenizer import Tokenizer
 from midstream.routing.watching.call import Call, WatchedTool
-from midstream.routing.watching.dialects import dialect_named
+from midstream.routing.watching.dialects import dialect_named, marker_ids
 from midstream.routing.watching.dialects.dialect import Dialect
 from midstream.routing.watching.events import (
     ArgumentEnd,
@@ -36,12 +36,14 @@ from midstream.routing.watching.events import (
     NameEnd,
     NamePart,
     ParseEvent,
+    RawArgument,
     Reasoning,
     Text,
+    TypedArgument,
 )
 from midstream.routing.watching.grammar import Grammars
 from midstream.routing.watching.names import NameTrie
-from midstream.routing.watching.parser import CallParser, Markers
+from midstream.routing.watching.parser import CallParser
 from midstream.routing.watching.turn_grammar import TurnGrammar
 
 
@@ -50,22 +52,31 @@ class Watches:
 
     def __init__(self, tokenizer: Tokenizer, *, constrains: bool = True) -> None:
         self._grammars = Grammars(tokenizer) if constrains else None
-        self._token_bytes = tokenizer.all_token_bytes()
+        self._tokenizer = tokenizer
+        self._by_dialect: dict[str, list[bytes]] = {}
         self._added_tokens = tokenizer.added_tokens
         self._eos_token_ids = tuple(tokenizer.eos_token_ids)
 
     def make(self, plan: ToolPlan, num_earlier_calls: int) -> "CallWatch":
         dialect = dialect_named(plan.dialect)
+        token_bytes = self._token_bytes(dialect)
         banned = list(dialect.result_frames)
-        if plan.choice.mode is ChoiceMode.NONE and dialect.call_open:
-            banned.append(dialect.call_open)
+        if plan.choice.mode is ChoiceMode.NONE:
+            banned += dialect.calls.openings
         return CallWatch(
             plan,
             dialect,
-            TurnGrammar(self._grammars, dialect, plan, self._token_bytes, self._eos_token_ids),
+            TurnGrammar(self._grammars, dialect, plan, token_bytes, self._eos_token_ids),
             num_earlier_calls=num_earlier_calls,
             banned_token_ids=tuple(self._added_tokens[text] for text in banned if text in self._added_tokens),
         )
+
+    def _token_bytes(self, dialect: Dialect) -> list[bytes]:
+        """The tokens' text as the dialect reads it: one list for each, since every turn needs it."""
+        if dialect.name not in self._by_dialect:
+            shown = marker_ids(dialect, self._tokenizer.special_tokens)
+            self._by_dialect[dialect.name] = self._tokenizer.all_token_bytes(shown)
+        return self._by_dialect[dialect.name]
 
 
 class CallWatch:
@@ -80,13 +91,10 @@ class CallWatch:
         num_earlier_calls: int = 0,
         banned_token_ids: tuple[int, ...] = (),
     ) -> None:
-        is_watching = plan.choice.mode is not ChoiceMode.NONE
-        markers = dialect.markers(plan.reasoning_markers)
-        if is_watching:
-            self._parser = dialect.make_parser(markers)
-        else:
-            without_calls = Markers(None, "", markers.reasoning_open, markers.reasoning_close)
-            self._parser = CallParser(without_calls)
+        is_watching = plan.choice.mode is not ChoiceMode.NONE and bool(plan.tools)
+        self._parser = CallParser(
+            dialect.markers(plan.reasoning_markers, has_calls=is_watching, is_reasoning=plan.is_reasoning)
+        )
         self._grammar = grammar
         self._tools = {spec.name: WatchedTool(spec) for spec in plan.tools} if is_watching else {}
         self._names = NameTrie(self._tools)
@@ -144,12 +152,17 @@ class CallWatch:
                 self._call = None
             case NamePart(text):
                 return self._route(self._names.resolve(text), mark)
-            case NameEnd(name):
-                return self._on_name(name, mark)
+            case NameEnd(name, call_id):
+                return self._on_name(name, call_id, mark)
             case ArgumentsText(text):
-                return self._on_arguments_text(text)
+                self._open_call().has_text = True
+                return self._arguments_delta(text)
             case ArgumentEnd(name, value_json):
                 return self._on_argument(name, value_json, mark)
+            case TypedArgument(name, value_json):
+                return self._on_transcoded(name, value_json, mark)
+            case RawArgument(name, text):
+                return self._on_raw(name, text, mark)
             case ArgumentsEnd():
                 return self._on_arguments_end(mark)
             case CallInvalid(raw_text, reason, is_cut):
@@ -163,19 +176,30 @@ class CallWatch:
         self.num_calls += 1
         return [CallRouted(self._call.index, name, self._call.tool.spec.runs_on, mark)]
 
-    def _on_name(self, name: str, mark: Mark) -> list[WatchEvent]:
+    def _on_name(self, name: str, call_id: str | None, mark: Mark) -> list[WatchEvent]:
         events = self._route(name if name in self._tools else None, mark)
         call = self._call
         if call is None or call.tool.spec.name != name:
             self._parser.reject(f"no tool {name!r} is enabled")
             return events
         call.is_named = True
-        return [*events, CallNamed(call.index, name)]
+        return [*events, CallNamed(call.index, name, call_id)]
 
-    def _on_arguments_text(self, text: str) -> list[WatchEvent]:
+    def _arguments_delta(self, text: str) -> list[WatchEvent]:
         call = self._open_call()
         # A server tool gets its arguments as a frame: the text goes to clients alone.
         return [] if call.tool.is_server else [ArgumentsDelta(call.index, text)]
+
+    def _on_raw(self, name: str, text: str, mark: Mark) -> list[WatchEvent]:
+        value_json = self._open_call().coerced(name, text)
+        if value_json is None:
+            self._parser.reject(f"argument {name!r} is not what its schema asks for")
+            return []
+        return self._on_transcoded(name, value_json, mark)
+
+    def _on_transcoded(self, name: str, value_json: str, mark: Mark) -> list[WatchEvent]:
+        piece = self._open_call().json_piece(name, value_json)
+        return [*self._arguments_delta(piece), *self._on_argument(name, value_json, mark)]
 
     def _on_argument(self, name: str, value_json: str, mark: Mark) -> list[WatchEvent]:
         call = self._open_call()
@@ -193,8 +217,8 @@ class CallWatch:
             self._parser.reject(fault)
             return []
         self._num_server_calls += call.tool.is_server
+        ready = [] if call.has_text else self._arguments_delta(call.json_end())
         frame = call.closing_frame()
-        ready: list[WatchEvent] = []
         if frame is not None:
             ready.append(CallReady(call.index, frame, mark, is_closed=True))
         return [*ready, CallClosed(call.index, mark)]
