@@ -44,6 +44,7 @@ SAMPLES: dict[str, Any] = {
     "tools": ("demo", "x:y"),
     "tool_dialect": "required_json",
     "tool_timeout_s": 2.0,
+    "tool_budget_s": 9.0,
     "max_tool_rounds": 1,
     "max_result_tokens": 16,
     "transcript_tokens": 0,

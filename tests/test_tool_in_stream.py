@@ -127,7 +127,7 @@ def test_an_injected_result_is_computed_once_and_nothing_else_again(heart: Heart
 
 
 def test_forced_tokens_cost_no_pass_of_their_own(tokenizer: Tokenizer) -> None:
-    heart = Heart(tokenizer, ToolChoice(ChoiceMode.NAMED, "flight_status"), script="two")
+    heart = Heart(tokenizer, ToolChoice(ChoiceMode.NAMED, ("flight_status",)), script="two")
     heart.stepped.run_until_idle()
     [routed], [ready] = heart.events(CallRouted), heart.events(CallReady)
     assert routed.mark.pass_number == 0, "a named tool is known before anything is sampled"

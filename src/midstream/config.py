@@ -63,8 +63,11 @@ class Config(BaseSettings):
 
     # --- tools ---
     tools: Texts = Field((), description="Server tools: entry points, module:function or module.")
-    tool_dialect: str = Field("hermes", description="Syntax in which the model writes its calls.")
+    tool_dialect: str | None = Field(
+        None, description="Syntax in which the model writes its calls; found in its chat template by default."
+    )
     tool_timeout_s: float = Field(30, gt=0, le=86400, description="Longest run of a tool that sets no limit itself.")
+    tool_budget_s: float = Field(120, gt=0, description="Time that the tools of one request may take, all together.")
     max_tool_rounds: int = Field(4, ge=1, description="Turns with server calls in one request.")
     max_result_tokens: int = Field(1024, ge=16, description="Tokens of one result that the model is shown.")
     transcript_tokens: int = Field(4 << 20, ge=0, description="Tokens of finished turns kept for the next ones.")

@@ -23,6 +23,7 @@ MidstreamError
 │   ├── ToolTimedOut
 │   ├── ToolOverLimit
 │   ├── ToolCancelled
+│   ├── ToolUnavailable
 │   └── ToolHostDied
 └── ProtocolError                  bytes that break btif.md
     ├── BtifError
@@ -160,6 +161,12 @@ class ToolOverLimit(ToolError):
 
 class ToolCancelled(ToolError):
     code = "cancelled"
+
+
+class ToolUnavailable(ToolError):
+    """It failed too often of late to be asked again now."""
+
+    code = "unavailable"
 
 
 class ToolHostDied(ToolError):

@@ -38,6 +38,8 @@ class ToolAnnotations(msgspec.Struct, frozen=True, omit_defaults=True):
     """Wants an argument's text while it is being decoded."""
     timeout_s: float | None = None
     """Its own limit for one run; None takes the server's."""
+    max_concurrency: int | None = None
+    """Runs of it at a time, of all streams; more wait their turn. None: no limit."""
 
 
 class ToolSpec(msgspec.Struct, frozen=True):
@@ -61,7 +63,8 @@ class ChoiceMode(StrEnum):
 
 class ToolChoice(msgspec.Struct, frozen=True):
     mode: ChoiceMode = ChoiceMode.AUTO
-    name: str | None = None
+    names: tuple[str, ...] = ()
+    """Named: the tools that the turn calls, in this order."""
 
 
 class ToolPlan(msgspec.Struct, frozen=True):
@@ -73,6 +76,8 @@ class ToolPlan(msgspec.Struct, frozen=True):
     parallel: bool = True
     """False: at most one call a turn."""
     reasoning_markers: tuple[str, str] | None = None
+    is_reasoning: bool = False
+    """The prompt has opened the reasoning: the turn begins inside it."""
 
 
 class SamplingParams(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -163,6 +168,8 @@ class CallNamed(msgspec.Struct, frozen=True, tag="named"):
 
     index: int
     name: str
+    call_id: str | None = None
+    """The model's own id of the call, in dialects whose calls carry one: the template needs it back as it is."""
 
 
 class ArgumentsDelta(msgspec.Struct, frozen=True, tag="arguments"):
@@ -301,3 +308,5 @@ class EngineOptions(msgspec.Struct, frozen=True):
     """Guess tokens from what a sequence has read, and check several in one pass."""
     quantize: Literal["q8", "q4"] | None = None
     """Round weights that are floats at load; the kernels alone can."""
+    shown_token_ids: tuple[int, ...] = ()
+    """Special tokens that are text to the watch: the markers of the model's tool dialect."""

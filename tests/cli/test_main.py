@@ -160,7 +160,7 @@ def test_serve_says_what_the_engine_lacks() -> None:
 
 GATEWAY = """
 import asyncio
-from midstream.cli.compose import build_gateway, engine_options, launch_engine, tool_host_command
+from midstream.cli.compose import build_gateway, launch_engine, tool_host_command
 from midstream.config import load_config
 from midstream.gateway.app import create_app
 from midstream.gateway.server import Server
@@ -170,7 +170,7 @@ from midstream.tools.python import PythonTransport
 async def main():
     config = load_config(None, {"tools": ("demo",)})
     tools = PythonTransport(tool_host_command(config.tools))
-    gateway = build_gateway(config, launch_engine(engine_options(config)), tools, Metrics())
+    gateway = build_gateway(config, launch_engine, tools, Metrics())
     Server(create_app(gateway), gateway)
     gateway.conversations._template.encode_chat(gateway.tokenizer, [{"role": "user", "content": "hi"}])
 

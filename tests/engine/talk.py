@@ -29,8 +29,8 @@ PING_CALL = '<tool_call>\n{"name": "ping", "arguments": {}}\n</tool_call>'
 
 
 def plan(mode: ChoiceMode = ChoiceMode.AUTO, tool: ToolSpec = PING) -> ToolPlan:
-    name = tool.name if mode is ChoiceMode.NAMED else None
-    return ToolPlan("hermes", (tool,), ToolChoice(mode, name))
+    names = (tool.name,) if mode is ChoiceMode.NAMED else ()
+    return ToolPlan("hermes", (tool,), ToolChoice(mode, names))
 
 
 class Talk(SteppedEngine):

@@ -41,6 +41,7 @@ SCRIPTS: dict[str, list[list[str]]] = {
     "server": [[f"Let me see. {STATUS_CALL}"], ["It had 54 departures."]],
     "server talk": [[f"{STATUS_CALL}{LONG}"], ["It had 54 departures."]],
     "client": [[WEATHER_CALL]],
+    "listed": [["\n".join((ALARM_CALL, WEATHER_CALL, ALARM_CALL.replace("7:00", "8:00")))]],
     "client text": [[f"One moment. {WEATHER_CALL}"]],
     "client two": [[f"{WEATHER_CALL}\n{ALARM_CALL}"]],
     "mixed": [[f"{STATUS_CALL}\n{WEATHER_CALL}"]],

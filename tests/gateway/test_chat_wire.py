@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 
+from midstream.cli.compose import new_id
 from midstream.gateway.tool_plans import ToolPlans
 from midstream.modelfile.tokenizer import Tokenizer
+from midstream.routing.watching.dialects.objects import HERMES
 from tests.gateway.serving import (
     ALARM,
     HELLO,
@@ -222,6 +224,18 @@ def test_required_ends_tool_calls_and_named_ends_stop(served: Serving) -> None:
     assert message["tool_calls"][0]["function"]["name"] == "get_weather"
 
 
+def test_a_list_of_named_choices_makes_those_calls_in_that_order(served: Serving) -> None:
+    names = ["set_alarm", "get_weather", "set_alarm"]
+    choice: list[dict[str, Any]] = [{"type": "function", "function": {"name": name}} for name in names]
+    transcript = served.stream("listed", tools=[WEATHER, ALARM], tool_choice=choice)
+    assert calls(transcript) == [
+        ("set_alarm", {"at": "07:00"}),
+        ("get_weather", {"city": "Oslo"}),
+        ("set_alarm", {"at": "08:00"}),
+    ]
+    assert transcript.finish_reason == "tool_calls"
+
+
 def test_a_call_that_is_cut_ends_length(served: Serving) -> None:
     whole = served.stream("client", tools=[WEATHER], **USAGE)
     assert whole.usage is not None
@@ -311,7 +325,7 @@ def test_call_markup_of_an_enabled_tool_is_never_content(served: Serving) -> Non
 def test_reasoning_is_told_apart_from_the_answer(
     served: Serving, monkeypatch: pytest.MonkeyPatch, tools: list[Any]
 ) -> None:
-    monkeypatch.setattr(served.server.gateway, "tool_plans", ToolPlans("hermes", {}, ("<think>", "</think>")))
+    monkeypatch.setattr(served.server.gateway, "tool_plans", ToolPlans(HERMES, {}, ("<think>", "</think>"), new_id))
     transcript = served.stream("thinking", tools=tools)
     assert transcript.reasoning == "It asks for a greeting."
     assert transcript.content == "Hello."

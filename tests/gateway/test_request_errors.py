@@ -47,6 +47,9 @@ class Bad(NamedTuple):
     path: str = CHAT
 
 
+NAMED_WEATHER = {"type": "function", "function": {"name": "get_weather"}}
+
+
 def chat(param: str | None, *words: str, status: int = 400, code: str | None = None, **fields: Any) -> Bad:
     return Bad(chat_body(**fields), param, words, status, code)
 
@@ -287,6 +290,20 @@ TOOLS = {
         tools=[WEATHER],
         tool_choice={"type": "function", "function": {"name": "get_wether"}},
     ),
+    "tool_choice that lists no tool": chat("tool_choice", "at least 1", tools=[WEATHER], tool_choice=[]),
+    "tool_choice that lists what is no tool": chat(
+        "tool_choice",
+        "get_wether",
+        "get_weather",
+        tools=[WEATHER],
+        tool_choice=[NAMED_WEATHER, {"type": "function", "function": {"name": "get_wether"}}],
+    ),
+    "tool_choice that lists too many": chat(
+        "tool_choice", "at most 16", tools=[WEATHER], tool_choice=[NAMED_WEATHER] * 17
+    ),
+    "tool_choice that lists calls which may not be parallel": chat(
+        "tool_choice", "2 calls", tools=[WEATHER], tool_choice=[NAMED_WEATHER] * 2, parallel_tool_calls=False
+    ),
     "tool_choice without a function": chat(
         "tool_choice.function", "missing", tools=[WEATHER], tool_choice={"type": "function"}
     ),
@@ -296,7 +313,7 @@ TOOLS = {
     "tool_choice of another type": chat(
         "tool_choice.type", "'function'", tools=[WEATHER], tool_choice={"type": "x", "function": {"name": "f"}}
     ),
-    "tool_choice as a list": chat("tool_choice", "should be", tools=[WEATHER], tool_choice=["auto"]),
+    "tool_choice as a list": chat("tool_choice.0", "should be", tools=[WEATHER], tool_choice=["auto"]),
 }
 
 UNKNOWN = {

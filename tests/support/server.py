@@ -10,7 +10,7 @@ from typing import Any
 
 import uvloop
 
-from midstream.cli.compose import build_gateway, engine_options, tool_host_command, watch_factory
+from midstream.cli.compose import build_gateway, engine_options, new_id, tool_host_command, watch_factory
 from midstream.config import Config
 from midstream.engine.build import KVBudget, build_engine
 from midstream.engine.loop import Engine, Runner
@@ -22,6 +22,7 @@ from midstream.gateway.tool_plans import ToolPlans
 from midstream.messages import Hello
 from midstream.modelfile.tokenizer import Tokenizer
 from midstream.protocol.framing import encode_frame
+from midstream.routing.watching.dialects import dialect_named
 from midstream.telemetry.metrics import Metrics
 from midstream.tools.python import PythonTransport
 from midstream.tools.transport import CallHandle, OnProgress, ToolResult, Transport
@@ -115,10 +116,11 @@ def running_server(
 
     async def main() -> None:
         tools = transport or PythonTransport(tool_host_command(config.tools))
-        gateway = build_gateway(config, launch, tools, Metrics())
+        gateway = build_gateway(config, lambda options: launch, tools, Metrics())
         if reasoning_markers is not None:
             server_tools = gateway.services.dispatcher.tools
-            gateway.tool_plans = ToolPlans(config.tool_dialect, server_tools, reasoning_markers)
+            dialect = dialect_named(config.tool_dialect or "hermes")
+            gateway.tool_plans = ToolPlans(dialect, server_tools, reasoning_markers, new_id)
         server = Server(create_app(gateway), gateway)
         box.update(gateway=gateway, server=server, loop=asyncio.get_running_loop())
         serving = asyncio.create_task(server.serve())

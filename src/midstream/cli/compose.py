@@ -10,7 +10,7 @@ import os
 import secrets
 import socket
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from midstream.config import Config
@@ -26,11 +26,13 @@ if TYPE_CHECKING:
     from midstream.tools.transport import Transport
 
 _MODULE = "midstream.cli.compose"
+LaunchEngine = Callable[[EngineOptions], "Launch"]
+
 _RARELY = 200_000
 """Objects made and not freed between two collections of an engine that is never idle."""
 
 
-def engine_options(config: Config) -> EngineOptions:
+def engine_options(config: Config, shown_token_ids: Iterable[int] = ()) -> EngineOptions:
     return EngineOptions(
         model=config.model,
         dtype=config.dtype,
@@ -44,13 +46,16 @@ def engine_options(config: Config) -> EngineOptions:
         quantize=config.quantize,
         device=config.device,
         prompt_lookup=config.prompt_lookup,
+        shown_token_ids=tuple(sorted(shown_token_ids)),
     )
 
 
 # --- the gateway's process ---
 
 
-def build_gateway(config: Config, launch: "Launch", python_tools: "Transport", metrics: "Metrics") -> "Gateway":
+def build_gateway(
+    config: Config, launch_engine: "LaunchEngine", python_tools: "Transport", metrics: "Metrics"
+) -> "Gateway":
     """Everything behind the routes. Starts nothing. Raises OperatorError."""
     from midstream.gateway.conversation import Conversations
     from midstream.gateway.engine_client import EngineClient
@@ -64,7 +69,7 @@ def build_gateway(config: Config, launch: "Launch", python_tools: "Transport", m
     from midstream.modelfile.tokenizer import Tokenizer
     from midstream.routing.dispatching.dispatcher import Dispatcher, ServerTool
     from midstream.routing.dispatching.injection import Injector
-    from midstream.routing.watching.dialects import dialect_named
+    from midstream.routing.watching.dialects import dialect_named, dialect_of_template, marker_ids
     from midstream.tools.registry import Registry
 
     files = resolve(config.model)
@@ -73,12 +78,21 @@ def build_gateway(config: Config, launch: "Launch", python_tools: "Transport", m
     template = ChatTemplate.load(files, tokenizer, gguf, config.chat_template)
     if template is None:
         raise OperatorError(f"{files.name} has no chat template; give one with --chat-template")
-    dialect_named(config.tool_dialect)
+    if config.tool_dialect is None:
+        dialect = dialect_of_template(template.source_text, tokenizer.added_tokens)
+    else:
+        dialect = dialect_named(config.tool_dialect)
     registry = Registry.load(config.tools)
     tools = {spec.name: ServerTool(spec, python_tools) for spec in registry.specs()}
+    tool_plans = ToolPlans(dialect, tools, reasoning_markers(tokenizer), new_id)
     dispatcher = Dispatcher(
-        tools, timeout_s=config.tool_timeout_s, metrics=metrics, new_call_id=lambda: new_id("call_")
+        tools,
+        timeout_s=config.tool_timeout_s,
+        budget_s=config.tool_budget_s,
+        metrics=metrics,
+        new_call_id=tool_plans.new_call_id,
     )
+    launch = launch_engine(engine_options(config, marker_ids(dialect, tokenizer.special_tokens)))
     services = Services(
         engine=EngineClient(launch, max_open=config.max_num_seqs + config.max_waiting, metrics=metrics),
         dispatcher=dispatcher,
@@ -92,7 +106,7 @@ def build_gateway(config: Config, launch: "Launch", python_tools: "Transport", m
         model_root=config.model,
         services=services,
         conversations=Conversations(template, tokenizer, TranscriptStore(config.transcript_tokens), metrics),
-        tool_plans=ToolPlans(config.tool_dialect, tools, reasoning_markers(tokenizer)),
+        tool_plans=tool_plans,
         tokenizer=tokenizer,
         new_id=new_id,
     )
@@ -163,7 +177,7 @@ async def serve(config: Config, on_ready: Callable[[int], None]) -> None:
     from midstream.tools.python import PythonTransport
 
     python_tools = PythonTransport(tool_host_command(config.tools))
-    gateway = build_gateway(config, launch_engine(engine_options(config)), python_tools, Metrics())
+    gateway = build_gateway(config, launch_engine, python_tools, Metrics())
     server = Server(create_app(gateway), gateway)
     serving = asyncio.create_task(server.serve(), name="http server")
     loading = asyncio.create_task(_load(gateway.services.engine, python_tools if config.tools else None))

@@ -210,7 +210,7 @@ def build_engine(
     make_watch: WatchFactory,
     on_idle: Callable[[], object] = lambda: None,
 ) -> Engine:
-    token_bytes = tokenizer.all_token_bytes()
+    token_bytes = tokenizer.all_token_bytes(frozenset(options.shown_token_ids))
 
     def make_drafter() -> Drafter:
         return PromptLookup(token_bytes, lambda text: tokenizer.encode(text, at_start=False), budget.max_model_len)

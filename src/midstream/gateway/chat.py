@@ -26,6 +26,9 @@ from midstream.gateway.tool_plans import template_tools
 
 router = APIRouter()
 
+_MARKER_TOKENS = 32
+"""Tokens at a prompt's end that a reasoning marker may take."""
+
 
 @router.post("/v1/chat/completions")
 async def chat_completions(request: Request) -> Response:
@@ -71,6 +74,7 @@ class ChatTurn:
         messages = [message.for_template() for message in body.messages]
         conversation = Conversation(owner, messages, tools, body.chat_template_kwargs, num_characters)
         token_ids = await gateway.conversations.prompt(conversation)
+        plan = gateway.tool_plans.begun(plan, gateway.tokenizer.decode(token_ids[-_MARKER_TOKENS:], skip_special=False))
         generations = []
         for index in range(body.n):
             sampling = sampling_params(
@@ -88,7 +92,7 @@ class ChatTurn:
             created=self._created,
             model=self._gateway.model_name,
             include_usage=include_usage,
-            new_call_id=self._new_call_id,
+            new_call_id=self._gateway.tool_plans.new_call_id,
         )
         async with aclosing(self._items()) as items:
             async for choice, item in items:
@@ -101,12 +105,13 @@ class ChatTurn:
         async with aclosing(self._items()) as items:
             async for _ in items:
                 pass
+        new_call_id = self._gateway.tool_plans.new_call_id
         return {
             "id": self._id,
             "object": "chat.completion",
             "created": self._created,
             "model": self._gateway.model_name,
-            "choices": [answer.body(i, self._new_call_id) for i, answer in enumerate(self._answers)],
+            "choices": [answer.body(i, new_call_id) for i, answer in enumerate(self._answers)],
             "usage": usage(self._counts()),
         }
 
@@ -127,6 +132,3 @@ class ChatTurn:
 
     def _counts(self) -> list[Any]:
         return [answer.ended.counts for answer in self._answers if answer.ended is not None]
-
-    def _new_call_id(self) -> str:
-        return self._gateway.new_id("call_")

@@ -1,5 +1,6 @@
 """Owns a chat choice's answer as it grows: what the client will keep of it. Renders the whole, non-streamed body."""
 
+from collections.abc import Callable
 from typing import Any
 
 from midstream.gateway.chat_chunks import status_event
@@ -22,6 +23,7 @@ class ChatAnswer:
         self._texts: list[str] = []
         self._reasoning: list[str] = []
         self._calls: dict[int, dict[str, str]] = {}
+        self._given_ids: dict[int, str] = {}
         self.server_calls: list[dict[str, Any]] = []
 
     def add(self, item: Item) -> None:
@@ -30,8 +32,10 @@ class ChatAnswer:
                 self._texts.append(text)
             case ReasoningDelta(text):
                 self._reasoning.append(text)
-            case ClientCall(index, name):
+            case ClientCall(index, name, call_id):
                 self._calls[index] = {"name": name, "arguments": ""}
+                if call_id is not None:
+                    self._given_ids[index] = call_id
             case ClientArguments(index, text):
                 self._calls[index]["arguments"] += text
             case ClientCallFailed(index):
@@ -50,7 +54,7 @@ class ChatAnswer:
             message["tool_calls"] = [{"function": function} for function in self._calls.values()]
         return message
 
-    def body(self, index: int, new_call_id: Any) -> dict[str, Any]:
+    def body(self, index: int, new_call_id: Callable[[str, int], str]) -> dict[str, Any]:
         """The choice in a non-streamed response."""
         assert self.ended is not None
         message: dict[str, Any] = {"role": "assistant", "content": "".join(self._texts) or None}
@@ -60,7 +64,12 @@ class ChatAnswer:
             message["reasoning"] = message["reasoning_content"] = "".join(self._reasoning)
         if self._calls:
             message["tool_calls"] = [
-                {"id": new_call_id(), "type": "function", "function": function} for function in self._calls.values()
+                {
+                    "id": self._given_ids.get(number) or new_call_id(function["name"], number),
+                    "type": "function",
+                    "function": function,
+                }
+                for number, function in self._calls.items()
             ]
         if self.server_calls:
             message["server_calls"] = self.server_calls

@@ -58,7 +58,7 @@ class ChatChunks:
         created: int,
         model: str,
         include_usage: bool,
-        new_call_id: Callable[[], str],
+        new_call_id: Callable[[str, int], str],
     ) -> None:
         self._head = {
             "id": completion_id,
@@ -78,8 +78,8 @@ class ChatChunks:
                 return self._text(choice, text)
             case ReasoningDelta(text):
                 return self._delta(choice, {"reasoning": text, "reasoning_content": text})
-            case ClientCall(index, name):
-                return self._call(choice, index, name)
+            case ClientCall(index, name, call_id):
+                return self._call(choice, index, name, call_id or self._new_call_id(name, index))
             case ClientArguments(index, text):
                 return self._delta(choice, {"tool_calls": [{"index": index, "function": {"arguments": text}}]})
             case ClientCallFailed(index, reason):
@@ -105,8 +105,7 @@ class ChatChunks:
         before, after = self._around_text[choice]
         return before + orjson.dumps(text) + after
 
-    def _call(self, choice: int, index: int, name: str) -> bytes:
-        call_id = self._new_call_id()
+    def _call(self, choice: int, index: int, name: str, call_id: str) -> bytes:
         self._calls[choice, index] = (call_id, name)
         call = {
             "index": index,

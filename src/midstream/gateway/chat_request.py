@@ -9,6 +9,9 @@ from midstream.gateway.fields import FIRST_FAULT, RequestModel
 from midstream.gateway.sampling import SamplingFields
 from midstream.modelfile.chat_template import RESERVED
 
+MAX_NAMED_CALLS = 16
+"""Calls that a request may ask for by name."""
+
 Role = Literal["system", "developer", "user", "assistant", "tool"]
 
 
@@ -97,7 +100,13 @@ class ChatRequest(SamplingFields):
 
     messages: Annotated[list[MessageBody], FIRST_FAULT, Field(min_length=1)]
     tools: Annotated[list[ToolBody], FIRST_FAULT, Field(max_length=4096)] = []
-    tool_choice: Literal["none", "auto", "required"] | NamedChoice | None = None
+    tool_choice: (
+        Literal["none", "auto", "required"]
+        | NamedChoice
+        | Annotated[list[NamedChoice], Field(min_length=1, max_length=MAX_NAMED_CALLS)]
+        | None
+    ) = None
+    """A list, which OpenAI's API does not have, asks for those calls in that order."""
     parallel_tool_calls: bool = True
     server_tools: Annotated[list[str], FIRST_FAULT] | Literal["all"] = []
     chat_template_kwargs: dict[str, Any] = {}

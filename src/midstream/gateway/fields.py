@@ -148,8 +148,11 @@ def _most_telling(faults: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
     """The first fault; where a union has one for each of its branches, that of the branch that got furthest."""
     first = _path(faults[0])
     of_first = [fault for fault in faults if _path(fault)[: len(first)] == first]
-    # Among equals, words that are accepted tell more than a type.
-    return max(of_first, key=lambda fault: (len(_path(fault)), fault["type"] == "literal_error"))
+    # Among equals, words that are accepted tell more than a type, and a limit more than the words.
+    return max(of_first, key=lambda fault: (len(_path(fault)), _TELLING.get(fault["type"], 0)))
+
+
+_TELLING = {"literal_error": 1, "too_short": 2, "too_long": 2}
 
 
 # pydantic puts the branch of a union into the path, as a type's name; a client wrote no such thing.

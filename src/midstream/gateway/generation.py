@@ -11,6 +11,8 @@ from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
+
 from midstream.errors import DeadlineExceeded, EngineDied
 from midstream.gateway.engine_client import EngineClient
 from midstream.messages import (
@@ -57,6 +59,8 @@ class ClientCall:
 
     index: int
     name: str
+    call_id: str | None = None
+    """The model's own id for it."""
 
 
 @dataclass(frozen=True)
@@ -209,10 +213,10 @@ class Generation:
                 return [event]
             case CallRouted(index, _, RunsOn.CLIENT):
                 calls.wire_index[index] = -1
-            case CallNamed(index, name) if index in calls.wire_index:
+            case CallNamed(index, name, call_id) if index in calls.wire_index:
                 # Numbered now: a routed call that is abandoned before its name was complete was never shown.
                 calls.wire_index[index] = sum(shown >= 0 for shown in calls.wire_index.values())
-                return [ClientCall(calls.wire_index[index], name)]
+                return [ClientCall(calls.wire_index[index], name, call_id)]
             case ArgumentsDelta(index, text) if index in calls.wire_index:
                 return [ClientArguments(calls.wire_index[index], text)]
             case CallClosed(index) if index in calls.wire_index:
@@ -258,16 +262,16 @@ class Generation:
         assert plan is not None
         is_last = self._num_rounds > self._services.max_tool_rounds
         mode = ChoiceMode.NONE if is_last else ChoiceMode.AUTO
-        return ToolPlan(plan.dialect, plan.tools, ToolChoice(mode), plan.parallel, plan.reasoning_markers)
+        return msgspec.structs.replace(plan, choice=ToolChoice(mode), is_reasoning=False)
 
     def _ended(self) -> Ended:
         assert self._finish is not None
         reason, stop_reason = self._finish
         # After a cut (a stop string in a call's arguments, say) the client is not to run anything.
         if reason is FinishReason.STOP and self._client_calls.num_complete and not self._client_calls.has_cut:
-            choice = self._request.plan.choice.mode if self._request.plan else ChoiceMode.AUTO
             # OpenAI's own rule: `stop` for a named tool_choice.
-            is_named = choice is ChoiceMode.NAMED and self._num_rounds == 1
+            is_named = self._request.plan is not None and len(self._request.plan.choice.names) == 1
+            is_named = is_named and self._num_rounds == 1
             reason = FinishReason.STOP if is_named else FinishReason.TOOL_CALLS
         return Ended(reason, stop_reason, self._counts)
 

@@ -1,9 +1,10 @@
 """Owns the way from a request's tool fields to a `ToolPlan`. Watches and runs nothing."""
 
-from collections.abc import Mapping, Set
+from collections.abc import Callable, Mapping, Set
 from functools import lru_cache
 from typing import Any
 
+import msgspec
 import orjson
 
 from midstream.errors import BtifError, RequestError
@@ -14,6 +15,7 @@ from midstream.messages import ChoiceMode, RunsOn, ToolChoice, ToolPlan, ToolSpe
 from midstream.protocol.btif import Layout, tool_id
 from midstream.routing.dispatching.dispatcher import ServerTool
 from midstream.routing.watching.dialects import dialect_named
+from midstream.routing.watching.dialects.dialect import Dialect
 from midstream.routing.watching.grammar import check_tool
 
 _NO_PARAMETERS = {"type": "object", "properties": {}}
@@ -26,11 +28,28 @@ class ToolPlans:
     """Makes the plan of each request. One per gateway."""
 
     def __init__(
-        self, dialect: str, server_tools: Mapping[str, ServerTool], reasoning_markers: tuple[str, str] | None
+        self,
+        dialect: Dialect,
+        server_tools: Mapping[str, ServerTool],
+        reasoning_markers: tuple[str, str] | None,
+        new_id: Callable[[str], str],
     ) -> None:
         self._dialect = dialect
         self._server_tools = server_tools
-        self._reasoning_markers = reasoning_markers
+        self._reasoning_markers = dialect.reasoning or reasoning_markers
+        self._new_id = new_id
+
+    def new_call_id(self, name: str, number: int) -> str:
+        """The id of call `number` of an answer, in the form that the model's template asks for."""
+        unique = self._new_id("call_")
+        return self._dialect.call_id(unique, name, number) if self._dialect.call_id else unique
+
+    def begun(self, plan: ToolPlan | None, prompt_end: str) -> ToolPlan | None:
+        """`plan` for a turn whose prompt ends in this text: many templates open the reasoning themselves."""
+        markers = self._reasoning_markers
+        if plan is None or markers is None or not prompt_end.rstrip().endswith(markers[0].rstrip()):
+            return plan
+        return msgspec.structs.replace(plan, is_reasoning=True)
 
     async def plan(self, request: ChatRequest) -> ToolPlan | None:
         """None when there is nothing to watch for. Raises RequestError that names the field at fault."""
@@ -45,10 +64,10 @@ class ToolPlans:
             if tool.name in names:
                 raise RequestError(f"two tools are named {tool.name!r}; rename one", param="tools")
             names.add(tool.name)
-        choice = _choice(request, names)
-        if not tools and self._reasoning_markers is None:
+        choice = _choice(request, names, self._dialect)
+        if not tools and self._reasoning_markers is None and not self._dialect.reads_without_tools:
             return None
-        return ToolPlan(self._dialect, tools, choice, request.parallel_tool_calls, self._reasoning_markers)
+        return ToolPlan(self._dialect.name, tools, choice, request.parallel_tool_calls, self._reasoning_markers)
 
     def _server_specs(self, request: ChatRequest) -> list[ToolSpec]:
         known = self._server_tools
@@ -65,7 +84,7 @@ class ToolPlans:
         function = body.function
         parameters = function.parameters or _NO_PARAMETERS
         param = f"tools.{index}.function.parameters"
-        _check_schema(function.name, orjson.dumps(parameters), self._dialect, param)
+        _check_schema(function.name, orjson.dumps(parameters), self._dialect.name, param)
         return ToolSpec(
             name=function.name,
             tool_id=tool_id(function.name),
@@ -88,20 +107,36 @@ def template_tools(plan: ToolPlan | None) -> list[dict[str, Any]] | None:
     ]
 
 
-def _choice(request: ChatRequest, names: Set[str]) -> ToolChoice:
+def _choice(request: ChatRequest, names: Set[str], dialect: Dialect) -> ToolChoice:
     choice = request.tool_choice
     if isinstance(choice, NamedChoice):
-        name = choice.function.name
-        if name not in names:
-            name = shortened(name)
-            hint = nearest(name, names) or "; name one of them"
-            raise RequestError(f"tool_choice names {name!r}, which is not among the tools{hint}", param="tool_choice")
-        return ToolChoice(ChoiceMode.NAMED, name)
+        choice = [choice]
+    if isinstance(choice, list):
+        for named in choice:
+            _check_named(named.function.name, names)
+        if len(choice) > 1 and not request.parallel_tool_calls:
+            raise RequestError(
+                f"tool_choice names {len(choice)} calls and parallel_tool_calls is false; name one, or leave it out",
+                param="tool_choice",
+            )
+        if len(choice) > 1 and dialect.is_single:
+            raise RequestError(
+                f"tool_choice names {len(choice)} calls; the dialect {dialect.name} has one a turn: name one",
+                param="tool_choice",
+            )
+        return ToolChoice(ChoiceMode.NAMED, tuple(named.function.name for named in choice))
     if choice == "required" and not names:
         raise RequestError(
             "tool_choice is 'required' and the request has no tools; give some, or leave it out", param="tool_choice"
         )
     return ToolChoice(ChoiceMode(choice or "auto") if names else ChoiceMode.NONE)
+
+
+def _check_named(name: str, names: Set[str]) -> None:
+    if name not in names:
+        name = shortened(name)
+        hint = nearest(name, names) or "; name one of them"
+        raise RequestError(f"tool_choice names {name!r}, which is not among the tools{hint}", param="tool_choice")
 
 
 @lru_cache(maxsize=1024)

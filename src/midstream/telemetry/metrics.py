@@ -100,6 +100,8 @@ class Metrics:
         self.tools_routed = self._counter("tool_calls_routed", "Server calls whose tool became known.", tool)
         self.tools_ready = self._counter("tool_calls_ready", "Server calls whose arguments were complete.", tool)
         self.tools_dispatched = self._counter("tool_calls_dispatched", "Runs started.", tool)
+        self.tools_retried = self._counter("tool_calls_retried", "Runs tried again after a failure.", tool)
+        self.tools_shared = self._counter("tool_calls_shared", "Calls answered by the run of an equal one.", tool)
         self.tools_finished = self._counter("tool_calls_finished", "Runs by outcome.", ("tool", "outcome"))
         self.passes_to_route = self._histogram(
             "tool_passes_to_route", "Forward passes from the turn's start to ROUTED.", _PASSES

@@ -59,6 +59,7 @@ def tool(
     eager: bool = False,
     accepts_partial: bool = False,
     timeout_s: float | None = None,
+    max_concurrency: int | None = None,
     parameters: Mapping[str, Any] | None = None,
     tool_id: int | None = None,
 ) -> Callable[[F], F]: ...
@@ -184,6 +185,9 @@ def _checked(spec: ToolSpec) -> ToolSpec:
     timeout_s = spec.annotations.timeout_s
     if timeout_s is not None and not 0 < timeout_s <= MAX_TIMEOUT_S:
         raise ConfigError(f"tool {spec.name}: timeout_s is {timeout_s}; it must be over 0 and at most {MAX_TIMEOUT_S}")
+    max_concurrency = spec.annotations.max_concurrency
+    if max_concurrency is not None and max_concurrency < 1:
+        raise ConfigError(f"tool {spec.name}: max_concurrency is {max_concurrency}; it must be at least 1")
     return spec
 
 

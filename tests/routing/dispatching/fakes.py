@@ -80,7 +80,7 @@ class FakeTransport:
 class Stream:
     """One stream's calls, on fake tools and a clock that the test moves."""
 
-    def __init__(self, *tools: ToolSpec, timeout_s: float = 30.0) -> None:
+    def __init__(self, *tools: ToolSpec, timeout_s: float = 30.0, budget_s: float = 600.0) -> None:
         self.transport = FakeTransport()
         self.metrics = Metrics()
         self.told: list[CallStatus] = []
@@ -90,6 +90,7 @@ class Stream:
         dispatcher = Dispatcher(
             {tool.name: ServerTool(tool, self.transport) for tool in tools},
             timeout_s=timeout_s,
+            budget_s=budget_s,
             metrics=self.metrics,
             new_call_id=self._new_id,
             now_ns=lambda: self.now_ns,
@@ -132,7 +133,7 @@ class Stream:
     def metric(self, name: str, **labels: str) -> float:
         return self.metrics.registry.get_sample_value(f"midstream:{name}", labels) or 0.0
 
-    def _new_id(self) -> str:
+    def _new_id(self, name: str, number: int) -> str:
         self._num_ids += 1
         return f"call_{self._num_ids}"
 
@@ -148,11 +149,13 @@ async def settle() -> None:
         await asyncio.sleep(0)
 
 
-def play(scene: Callable[[Stream], Awaitable[None]], *tools: ToolSpec, timeout_s: float = 30.0) -> Stream:
+def play(
+    scene: Callable[[Stream], Awaitable[None]], *tools: ToolSpec, timeout_s: float = 30.0, budget_s: float = 600.0
+) -> Stream:
     """Run a scene on an event loop and return its stream."""
 
     async def main() -> Stream:
-        stream = Stream(*(tools or (tool(),)), timeout_s=timeout_s)
+        stream = Stream(*(tools or (tool(),)), timeout_s=timeout_s, budget_s=budget_s)
         await scene(stream)
         await settle()
         return stream

@@ -15,7 +15,9 @@ from midstream.messages import (
     ToolSpec,
     WatchEvent,
 )
+from midstream.routing.dispatching.guard import Guard
 from midstream.routing.dispatching.server_call import Notify, ServerCall
+from midstream.routing.dispatching.shared_run import SharedRun
 from midstream.routing.dispatching.status import CallResult
 from midstream.telemetry.metrics import Metrics
 from midstream.tools.transport import Transport
@@ -35,13 +37,19 @@ class Dispatcher:
         tools: Mapping[str, ServerTool],
         *,
         timeout_s: float,
+        budget_s: float,
         metrics: Metrics,
-        new_call_id: Callable[[], str],
+        new_call_id: Callable[[str, int], str],
         now_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
         self.tools = tools
         self.now_ns = now_ns
+        self.budget_s = budget_s
         self._timeout_s = timeout_s
+        self._guards = {
+            name: Guard(tool.spec, tool.transport, on_retry=metrics.tools_retried.labels(name).inc)
+            for name, tool in tools.items()
+        }
         self._metrics = metrics
         self._new_call_id = new_call_id
 
@@ -49,14 +57,19 @@ class Dispatcher:
         """The calls of one stream; `notify` is called on the event loop at every change of a call's state."""
         return CallSet(self, notify)
 
-    def open(self, routed: CallRouted, notify: Notify) -> ServerCall:
-        tool = self.tools[routed.name]
+    def timeout_s(self, name: str) -> float:
+        """The longest run of a tool."""
+        return self.tools[name].spec.annotations.timeout_s or self._timeout_s
+
+    def open(
+        self, routed: CallRouted, notify: Notify, shared: dict[bytes, SharedRun], *, timeout_s: float
+    ) -> ServerCall:
         return ServerCall(
             routed,
-            tool.spec,
-            tool.transport,
-            call_id=self._new_call_id(),
-            timeout_s=self._timeout_s,
+            self._guards[routed.name],
+            shared,
+            call_id=self._new_call_id(routed.name, routed.index),
+            timeout_s=timeout_s,
             notify=notify,
             metrics=self._metrics,
             now_ns=self.now_ns,
@@ -71,6 +84,7 @@ class CallSet:
         self._notify = notify
         self._calls: dict[int, ServerCall] = {}
         self._pending: list[ServerCall] = []
+        self._shared: dict[bytes, SharedRun] = {}
 
     @property
     def has_pending(self) -> bool:
@@ -80,14 +94,14 @@ class CallSet:
     def feed(self, event: WatchEvent) -> None:
         """Move the call on that the event belongs to; events of client calls are nobody's here."""
         if isinstance(event, CallRouted) and event.runs_on is RunsOn.SERVER:
-            self._calls[event.index] = self._dispatcher.open(event, self._notify)
+            self._open(event)
             return
         call = self._calls.get(getattr(event, "index", -1))
         if call is None:
             return
         match event:
             case CallNamed():
-                call.named()
+                call.named(event.call_id)
             case CallReady():
                 call.ready(event)
             case CallClosed():
@@ -96,8 +110,16 @@ class CallSet:
             case CallAbandoned():
                 call.abandon(event.reason)
 
+    def _open(self, event: CallRouted) -> None:
+        """A call's limit is its tool's, or what is left of the request's time for tools."""
+        now_ns = self._dispatcher.now_ns()
+        spent_s = sum(call.run_ns(now_ns) for call in self._calls.values()) / 1e9
+        timeout_s = min(self._dispatcher.timeout_s(event.name), max(0.001, self._dispatcher.budget_s - spent_s))
+        self._calls[event.index] = self._dispatcher.open(event, self._notify, self._shared, timeout_s=timeout_s)
+
     def end_turn(self) -> None:
         """The turn is decoded: what still runs overlaps with nothing from here on."""
+        self._shared = {}
         for call in self._pending:
             call.decoding_ended(self._dispatcher.now_ns())
 

@@ -9,11 +9,13 @@ from typing import Any
 import structlog
 
 from midstream.errors import ToolCancelled, ToolError, ToolTimedOut
-from midstream.messages import CallReady, CallRouted, ToolSpec
+from midstream.messages import CallReady, CallRouted
 from midstream.protocol.btif import Layout, arguments_json
+from midstream.routing.dispatching.guard import Guard
+from midstream.routing.dispatching.shared_run import SharedRun
 from midstream.routing.dispatching.status import OUTCOMES, CallResult, CallState, CallStatus
 from midstream.telemetry.metrics import Metrics
-from midstream.tools.transport import CallHandle, Transport
+from midstream.tools.transport import CallHandle
 
 log = structlog.get_logger()
 
@@ -34,8 +36,8 @@ class ServerCall:
     def __init__(
         self,
         routed: CallRouted,
-        spec: ToolSpec,
-        transport: Transport,
+        guard: Guard,
+        shared: dict[bytes, SharedRun],
         *,
         call_id: str,
         timeout_s: float,
@@ -44,12 +46,13 @@ class ServerCall:
         now_ns: Callable[[], int],
     ) -> None:
         self.call_id = call_id
-        self.spec = spec
+        self.spec = spec = guard.spec
         self.arguments: dict[str, Any] = {}
         self.state = CallState.ROUTED
         self.text = ""
-        self._transport = transport
-        self._timeout_s = spec.annotations.timeout_s or timeout_s
+        self._guard = guard
+        self._shared = shared
+        self._timeout_s = timeout_s
         self._notify = notify
         self._metrics = metrics
         self._now_ns = now_ns
@@ -58,14 +61,17 @@ class ServerCall:
         self._closed = asyncio.Event()
         self._num_runs = 0
         self._handle: CallHandle = self._open()
+        self._run: SharedRun | None = None
         self._task: asyncio.Task[None] | None = None
         self._started_ns: int | None = None
+        self._ended_ns: int | None = None
         self._decoding_ended_ns: int | None = None
         metrics.tools_routed.labels(spec.name).inc()
         metrics.passes_to_route.observe(routed.mark.pass_number)
 
-    def named(self) -> None:
-        """The name is complete: the client may see it."""
+    def named(self, call_id: str | None) -> None:
+        """The name is complete: the client may see it, under the model's own id if it gave one."""
+        self.call_id = call_id or self.call_id
         self._is_named = True
         self._tell(CallState.ROUTED, f"Calling {self.spec.name}")
 
@@ -77,14 +83,17 @@ class ServerCall:
         else:
             self._cancel_run()
             self._handle = self._open()
-        self._handle.start(event.frame)
+        self._run = run = self._started_run(event.frame)
         self._started_ns = self._now_ns()
         self.arguments = _json_values(arguments_json(event.frame, self._layout))
-        self._task = asyncio.create_task(self._run(self._handle), name=f"tool {name}")
-        self._metrics.tools_dispatched.labels(name).inc()
+        self._task = asyncio.create_task(self._wait(run), name=f"tool {name}")
         self._metrics.dispatch_overhead.observe((self._started_ns - event.mark.time_ns) / 1e9)
         self._metrics.passes_to_dispatch.observe(event.mark.pass_number)
         self._tell(CallState.RUNNING, f"{name} is running")
+
+    def run_ns(self, now_ns: int) -> int:
+        """How long its tool has run."""
+        return 0 if self._started_ns is None else (self._ended_ns or now_ns) - self._started_ns
 
     def closed(self) -> None:
         """The call is whole and valid: the run that was started last is the one that counts."""
@@ -120,19 +129,35 @@ class ServerCall:
                 description = text or f"{self.spec.name} is running"
                 self._tell(CallState.PROGRESS, description if percent is None else f"{description} ({percent} %)")
 
-        return self._transport.open(self.spec.tool_id, int(self._timeout_s * 1000), on_progress)
+        return self._guard.open(int(self._timeout_s * 1000), on_progress)
 
-    async def _run(self, handle: CallHandle) -> None:
-        state, text = await self._outcome(handle)
+    def _started_run(self, frame: bytes) -> SharedRun:
+        """The run of this frame: that of an equal call of the turn if nothing can differ, else a new one."""
+        is_read_only = self.spec.annotations.read_only
+        run = self._shared.get(frame) if is_read_only else None
+        if run is not None and run.is_open:
+            self._handle.cancel()
+            self._metrics.tools_shared.labels(self.spec.name).inc()
+        else:
+            self._handle.start(frame)
+            run = SharedRun(self._handle, f"run {self.spec.name}")
+            self._metrics.tools_dispatched.labels(self.spec.name).inc()
+            if is_read_only:
+                self._shared[frame] = run
+        run.join()
+        return run
+
+    async def _wait(self, run: SharedRun) -> None:
+        state, text = await self._outcome(run)
         ended_ns = self._now_ns()
         # Until the call has closed, another argument may replace this run, and a cut discard it.
         await self._closed.wait()
         self._end(state, text, ended_ns)
 
-    async def _outcome(self, handle: CallHandle) -> tuple[CallState, str]:
+    async def _outcome(self, run: SharedRun) -> tuple[CallState, str]:
         """How the run ended: the result's text, or what went wrong."""
         try:
-            result = await handle.result()
+            result = await run.result()
         except ToolTimedOut:
             return CallState.TIMED_OUT, f"timed out after {self._timeout_s:g} s"
         except ToolCancelled as error:
@@ -147,6 +172,7 @@ class ServerCall:
             return
         self.text = text if state is CallState.DONE else f"error: {text}"
         self._metrics.tools_finished.labels(self.spec.name, state.value).inc()
+        self._ended_ns = ended_ns
         if self._started_ns is not None:
             self._metrics.time_to_result.labels(self.spec.name).observe((ended_ns - self._started_ns) / 1e9)
             overlap_ns = min(ended_ns, self._decoding_ended_ns or ended_ns) - self._started_ns
@@ -158,7 +184,11 @@ class ServerCall:
             self._tell(state, f"{self.spec.name} {_ENDINGS[state]}", error=text)
 
     def _cancel_run(self) -> None:
-        self._handle.cancel()
+        if self._run is None:
+            self._handle.cancel()
+        else:
+            self._run.leave()
+            self._run = None
         if self._task is not None:
             self._task.cancel()
 
