@@ -21,7 +21,7 @@ PYTHONS := $(or $(PYTHON),python3.11 python3.12 python3.13 python3 python)
 
 PEERS   := .venv-peers
 
-.PHONY: help serve install test check bench bench-quick clean
+.PHONY: help serve install test check bench bench-quick bench-tools clean
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-12s %s\n", $$1, $$2}' Makefile
@@ -48,6 +48,9 @@ bench: $(STAMP)/model $(PEERS)/.stamp  ## Measure everything beside llama.cpp an
 
 bench-quick: $(STAMP)/model $(PEERS)/.stamp  ## The same in 5 minutes, less exactly: build/bench-quick.md
 	@$(BIN)/python -m benchmarks.bench --quick $(ARGS)
+
+bench-tools: $(STAMP)/test $(PEERS)/.stamp  ## Measure tools that run while the model writes (15 minutes): docs/benchmarks-tools.md
+	@$(BIN)/python -m benchmarks.tools.bench $(ARGS)
 
 clean:  ## Remove the environment and every cache
 	rm -rf $(VENV) $(PEERS) build dist .mypy_cache .ruff_cache .import_linter_cache .hypothesis

@@ -8,7 +8,6 @@ Owns the command: what is run and where the report goes. Loads are bounded; serv
 
 import argparse
 import datetime
-import json
 import shlex
 import signal
 import sys
@@ -44,16 +43,7 @@ def main() -> None:
         sys.exit("\nstopped; nothing was written")
     bench.results.facts["took, minutes"] = round((time.monotonic() - started_s) / 60, 1)
     path = arguments.out or (ROOT / ("build/bench-quick" if arguments.quick else "docs/benchmarks"))
-    _write(path, bench)
-
-
-def _write(path: Path, bench: Bench) -> None:
-    text = report.as_markdown(bench.results)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.with_suffix(".json").write_text(json.dumps(report.as_json(bench.results), indent=1, ensure_ascii=False) + "\n")
-    path.with_suffix(".md").write_text(text)
-    print(text)
-    print(f"written to {path}.json and {path.name}.md", file=sys.stderr)
+    report.write(path, bench.results)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -1,6 +1,9 @@
 """Owns how results are shown: JSON with every value, Markdown with goals and spreads. Measures nothing."""
 
+import json
+import sys
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 from benchmarks.goals import GOALS, Goal
@@ -11,13 +14,31 @@ from benchmarks import names
 _HOW_TO_READ = """\
 Medians; least to most in brackets. A ratio is median over median of alternating runs in one session, only one server
 running at a time; its bracket spans the pairs of runs. The share of the bandwidth takes the weights that a step reads.
-What each workload does stands in `benchmarks/workloads.py`, how to repeat it in `benchmarks/README.md`."""
+What each workload does stands in `benchmarks/workloads.py`, how to repeat it in `benchmarks/README.md`.
+Tools that run while the model writes have [a page of their own](benchmarks-tools.md)."""
 
 
-def as_json(results: Results) -> dict[str, Any]:
+def write(
+    path: Path,
+    results: Results,
+    goals: Sequence[Goal] = GOALS,
+    title: str = "Benchmarks",
+    how_to_read: str = _HOW_TO_READ,
+) -> None:
+    """`path`.json and `path`.md, which is shown as well."""
+    text = as_markdown(results, goals, title, how_to_read)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    record = json.dumps(as_json(results, goals), indent=1, ensure_ascii=False)
+    path.with_suffix(".json").write_text(record + "\n")
+    path.with_suffix(".md").write_text(text)
+    print(text)
+    print(f"written to {path}.json and {path.name}.md", file=sys.stderr)
+
+
+def as_json(results: Results, goals: Sequence[Goal] = GOALS) -> dict[str, Any]:
     return {
         **results.facts,
-        "goals": [_goal_record(goal, goal.measure(results)) for goal in GOALS],
+        "goals": [_goal_record(goal, goal.measure(results)) for goal in goals],
         "figures": [
             {"workload": workload, "figure": figure, "server": server, "values": [rounded(each) for each in values]}
             for (workload, figure), by_server in results.values.items()
@@ -27,8 +48,13 @@ def as_json(results: Results) -> dict[str, Any]:
     }
 
 
-def as_markdown(results: Results) -> str:
-    parts = ["# Benchmarks", _HOW_TO_READ, "## Goals", goals_table(results)]
+def as_markdown(
+    results: Results,
+    goals: Sequence[Goal] = GOALS,
+    title: str = "Benchmarks",
+    how_to_read: str = _HOW_TO_READ,
+) -> str:
+    parts = [f"# {title}", how_to_read, "## Goals", goals_table(results, goals)]
     parts += ["## Beside other servers", side_by_side_table(results)]
     parts += ["## midstream alone", alone_table(results)]
     if results.not_measured:
@@ -37,9 +63,9 @@ def as_markdown(results: Results) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def goals_table(results: Results) -> str:
+def goals_table(results: Results, goals: Sequence[Goal] = GOALS) -> str:
     rows = []
-    for goal in GOALS:
+    for goal in goals:
         spread = goal.measure(results)
         measured = show(spread) if spread else "not measured"
         verdict = ("yes" if goal.is_met(spread.median) else "**no**") if spread else ""

@@ -1,0 +1,1 @@
+"""Measures what the project exists for: tools that run while the model writes."""
