@@ -5,9 +5,15 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from midstream.messages import ToolAnnotations
+from midstream.routing.dispatching.status import CallState
+from midstream.routing.watching.dialects import DIALECTS
+from midstream.tools import tool
+from midstream.tools.registry import tool_of
 from tests.support.processes import ServerProcess, server_process
 
 ROOT = Path(__file__).parent.parent
@@ -35,6 +41,34 @@ def test_the_readme_shows_the_example_as_it_is() -> None:
     [shown] = re.findall(r"<!-- example: examples/tool_in_stream.py -->\n```python\n(.*?)```", README, re.DOTALL)
     text = (ROOT / "examples/tool_in_stream.py").read_text(encoding="utf-8")
     assert text.endswith("\n\n" + shown)
+
+
+def test_the_tools_that_the_guide_shows_are_tools() -> None:
+    text = (ROOT / "docs/tools.md").read_text(encoding="utf-8")
+    blocks = [block for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if "@tool" in block]
+    assert len(blocks) == 3
+    stubs = {"tool": tool, "warm_up": lambda text: None, "find": lambda text: [text]}
+    made = []
+    for block in blocks:
+        names: dict[str, Any] = dict(stubs)
+        exec(compile(block, "docs/tools.md", "exec"), names)
+        made += [found for item in names.values() if (found := tool_of(item)) is not None]
+    assert [each.spec.name for each in made] == ["temperature", "search", "scan"]
+    assert made[1].streamed == "query"
+
+
+def test_every_annotation_and_field_of_the_guide_exists() -> None:
+    text = (ROOT / "docs/tools.md").read_text(encoding="utf-8")
+    marks = re.findall(r"^\| `(\w+)=", text, re.MULTILINE)
+    assert set(marks) == set(ToolAnnotations.__struct_fields__) - {"accepts_partial"}
+    states = re.findall(r"`(\w+)`", "".join(re.findall(r"^\| (`\w+`(?:, `\w+`)*) \|", text, re.MULTILINE)))
+    assert {state.value for state in CallState} - {"ready"} <= set(states)
+
+
+def test_the_guide_to_dialects_names_every_dialect() -> None:
+    text = (ROOT / "docs/dialects.md").read_text(encoding="utf-8")
+    table = "".join(re.findall(r"^\| (`.*?) \|", text, re.MULTILINE))
+    assert set(DIALECTS) <= set(re.findall(r"`(\w+)`", table))
 
 
 @pytest.mark.model

@@ -76,6 +76,10 @@ class ToolPlan(msgspec.Struct, frozen=True):
     parallel: bool = True
     """False: at most one call a turn."""
     reasoning_markers: tuple[str, str] | None = None
+    is_interleaved: bool = False
+    """Results join while the model goes on writing; calls that must be made do not end the turn."""
+    banned_token_ids: tuple[int, ...] = ()
+    """Tokens of the frames around results, which only the server may write."""
     is_reasoning: bool = False
     """The prompt has opened the reasoning: the turn begins inside it."""
 
@@ -125,7 +129,19 @@ class Resume(msgspec.Struct, frozen=True, tag="resume"):
     tool_plan: ToolPlan | None = None
 
 
-Command = AddRequest | Abort | Resume
+class Inject(msgspec.Struct, frozen=True, tag="inject"):
+    """Put one call's result into a sequence: at once where it is parked, where it decodes at the next clean boundary.
+
+    `token_ids` follow a turn's end token, which the engine puts before them where the model has not written it.
+    """
+
+    request_id: int
+    token_ids: list[int]
+    tool_plan: ToolPlan | None = None
+    """Of the turn that follows."""
+
+
+Command = AddRequest | Abort | Resume | Inject
 
 
 class Commands(msgspec.Struct, frozen=True):
@@ -179,6 +195,15 @@ class ArgumentsDelta(msgspec.Struct, frozen=True, tag="arguments"):
     text: str
 
 
+class CallPartial(msgspec.Struct, frozen=True, tag="partial"):
+    """The next piece of a text argument of call `index`, for a tool that wants it while it is written."""
+
+    index: int
+    field_index: int
+    """The argument's place in the schema."""
+    text: str
+
+
 class CallReady(msgspec.Struct, frozen=True, tag="ready"):
     """Call `index` may run with the arguments in the BTIF `frame`."""
 
@@ -208,7 +233,15 @@ class CallAbandoned(msgspec.Struct, frozen=True, tag="abandoned"):
 
 
 WatchEvent = (
-    TextDelta | ReasoningDelta | CallRouted | CallNamed | ArgumentsDelta | CallReady | CallClosed | CallAbandoned
+    TextDelta
+    | ReasoningDelta
+    | CallRouted
+    | CallNamed
+    | ArgumentsDelta
+    | CallPartial
+    | CallReady
+    | CallClosed
+    | CallAbandoned
 )
 
 
@@ -241,8 +274,12 @@ class SequenceOutput(msgspec.Struct, frozen=True):
     """New completion tokens, in order."""
     events: list[WatchEvent]
     counts: TokenCounts
+    injected_token_ids: list[int] = []
+    """What was put into the sequence after `token_ids`: the results of the oldest `Inject`s."""
+    num_injects: int = 0
+    """How many `Inject`s those are."""
     is_parked: bool = False
-    """The turn ended with server calls: the sequence waits for a `Resume` (or an `Abort`)."""
+    """The turn ended with server calls: the sequence waits for a `Resume`, an `Inject` or an `Abort`."""
     finished: Finished | None = None
 
 
@@ -259,6 +296,9 @@ class EngineStats(msgspec.Struct, frozen=True, array_like=True):
     drafted: int
     """Tokens guessed and checked since the start."""
     drafts_accepted: int
+    parked_kept: int = 0
+    """Times that a sequence waited for its tools and kept its blocks, and that one gave them back."""
+    parked_released: int = 0
 
 
 class StepOutput(msgspec.Struct, frozen=True, tag="step"):

@@ -127,8 +127,7 @@ class Oracle:
 
 
 class ParkingWatch(PlainWatch):
-    def awaits_results(self) -> bool:
-        return True
+    server_calls = ("tool",)
 
 
 def make_tiny_watch(plan: ToolPlan | None, num_earlier_calls: int) -> TokenWatch:

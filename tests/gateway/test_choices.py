@@ -8,7 +8,7 @@ import pytest
 
 from midstream.errors import EngineDied
 from midstream.gateway.choices import merged
-from midstream.gateway.generation import Ended, Item
+from midstream.gateway.items import Ended, Item
 from midstream.messages import FinishReason, TextDelta, TokenCounts
 from midstream.routing.dispatching.status import CallState, CallStatus
 

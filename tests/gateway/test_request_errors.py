@@ -344,7 +344,6 @@ UNSUPPORTED_VALUES: dict[str, Any] = {
     "suffix": "end",
     "use_beam_search": True,
     "bad_words": ["x"],
-    "tool_mode": "interleaved",
 }
 
 UNSUPPORTED = {

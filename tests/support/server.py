@@ -120,7 +120,9 @@ def running_server(
         if reasoning_markers is not None:
             server_tools = gateway.services.dispatcher.tools
             dialect = dialect_named(config.tool_dialect or "hermes")
-            gateway.tool_plans = ToolPlans(dialect, server_tools, reasoning_markers, new_id)
+            gateway.tool_plans = ToolPlans(
+                dialect, server_tools, reasoning_markers, new_id, gateway.tool_plans.banned_token_ids
+            )
         server = Server(create_app(gateway), gateway)
         box.update(gateway=gateway, server=server, loop=asyncio.get_running_loop())
         serving = asyncio.create_task(server.serve())

@@ -5,6 +5,7 @@ import os
 import sys
 import threading
 import time
+from collections.abc import AsyncIterator
 from datetime import date
 from decimal import Decimal
 from typing import Any
@@ -128,10 +129,25 @@ async def pid() -> int:
     return os.getpid()
 
 
+@tool(read_only=True)
+async def spell(text: AsyncIterator[str]) -> str:
+    """Tell each piece as it comes, and all of them at the end."""
+    pieces = []
+    async for piece in text:
+        pieces.append(piece)
+        report_progress(None, piece)
+    return "|".join(pieces)
+
+
+@tool(read_only=True)
+async def first_piece(text: AsyncIterator[str]) -> str:
+    return await anext(text)
+
+
 REGISTRY = Registry(
     [
         greet, add, describe, meet, meet_on_threads, fail, leave, leave_from_a_thread, flood, not_a_number,
-        not_json, hang, hang_stubbornly, hang_on_a_thread, freeze, say, work, pid,
+        not_json, hang, hang_stubbornly, hang_on_a_thread, freeze, say, work, pid, spell, first_piece,
     ]
 )  # fmt: skip
 

@@ -3,6 +3,7 @@
 import asyncio
 import functools
 import sys
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -85,14 +86,44 @@ def test_options_that_make_no_sense_are_refused() -> None:
         tool(eager=True)(f)
     with pytest.raises(ConfigError, match="timeout_s is 0"):
         tool(timeout_s=0)(f)
-    with pytest.raises(ConfigError, match="accepts_partial is not supported yet"):
-        tool(accepts_partial=True)(f)
+    with pytest.raises(ConfigError, match="max_concurrency is 0"):
+        tool(max_concurrency=0)(f)
     with pytest.raises(ConfigError, match="at most 86400"):
         tool(timeout_s=86401)(f)
     with pytest.raises(ConfigError, match="tool_id is 4294967296"):
         tool(tool_id=2**32)(f)
     with pytest.raises(ConfigError, match="plain functions"):
         tool(len)
+
+
+def test_a_streamed_argument_is_text_to_the_model_and_makes_the_tool_accept_parts() -> None:
+    @tool(read_only=True)
+    async def run_code(code: AsyncIterator[str]) -> str:
+        """Run it.
+
+        Args:
+            code: Python.
+        """
+        return "".join([piece async for piece in code])
+
+    made = tool_of(run_code)
+    assert made is not None
+    assert made.streamed == "code"
+    assert made.spec.annotations.accepts_partial
+    assert made.spec.parameters["properties"] == {"code": {"type": "string", "description": "Python."}}
+
+
+def test_a_streamed_argument_is_refused_where_it_cannot_work() -> None:
+    async def two(a: AsyncIterator[str], b: int = 1) -> None: ...
+    def on_a_thread(a: AsyncIterator[str]) -> None: ...
+    async def may_change_something(a: AsyncIterator[str]) -> None: ...
+
+    with pytest.raises(ConfigError, match="the only one"):
+        tool(read_only=True)(two)
+    with pytest.raises(ConfigError, match="async def"):
+        tool(read_only=True)(on_a_thread)
+    with pytest.raises(ConfigError, match="mark it read_only"):
+        tool(may_change_something)
 
 
 def test_a_registry_finds_by_id_and_by_name_in_order() -> None:

@@ -84,7 +84,10 @@ def build_gateway(
         dialect = dialect_named(config.tool_dialect)
     registry = Registry.load(config.tools)
     tools = {spec.name: ServerTool(spec, python_tools) for spec in registry.specs()}
-    tool_plans = ToolPlans(dialect, tools, reasoning_markers(tokenizer), new_id)
+    shown_token_ids = marker_ids(dialect, tokenizer.special_tokens)
+    injector = Injector(template, tokenizer, max_result_tokens=config.max_result_tokens)
+    banned_token_ids = tuple(sorted(injector.frame_token_ids() - shown_token_ids))
+    tool_plans = ToolPlans(dialect, tools, reasoning_markers(tokenizer), new_id, banned_token_ids)
     dispatcher = Dispatcher(
         tools,
         timeout_s=config.tool_timeout_s,
@@ -92,11 +95,11 @@ def build_gateway(
         metrics=metrics,
         new_call_id=tool_plans.new_call_id,
     )
-    launch = launch_engine(engine_options(config, marker_ids(dialect, tokenizer.special_tokens)))
+    launch = launch_engine(engine_options(config, shown_token_ids))
     services = Services(
         engine=EngineClient(launch, max_open=config.max_num_seqs + config.max_waiting, metrics=metrics),
         dispatcher=dispatcher,
-        injector=Injector(template, tokenizer, max_result_tokens=config.max_result_tokens),
+        injector=injector,
         metrics=metrics,
         max_tool_rounds=config.max_tool_rounds,
     )

@@ -18,6 +18,7 @@ from midstream.messages import (
     Command,
     EngineStats,
     FinishReason,
+    Inject,
     Resume,
     SequenceOutput,
     StepOutput,
@@ -73,6 +74,7 @@ class Engine:
         self.make_watch = make_watch
         self.token_bytes = token_bytes
         self.eos_token_ids = frozenset(eos_token_ids)
+        self.end_token_id = eos_token_ids[0]
         self.max_model_len = max_model_len
         self.make_drafter = make_drafter
         self.on_idle = on_idle
@@ -103,6 +105,8 @@ class Engine:
                     self._abort(command)
                 case Resume():
                     self._resume(command)
+                case Inject():
+                    self._take_result(command)
 
     def wait(self) -> None:
         self.publish([])
@@ -140,7 +144,7 @@ class Engine:
         seq.num_passes += 1
         turn = Turn(seq, time.monotonic_ns())
         num_right, has_logits = 0, True
-        while has_logits and not turn.has_ended:
+        while has_logits and not (turn.has_ended or self._may_inject(turn)):
             token_id = logits.sample(index + num_right, seq)
             turn.now_ns = time.monotonic_ns()
             self._extend(turn, [token_id])
@@ -151,6 +155,7 @@ class Engine:
         self._count(seq, min(row.num_new + num_right, seq.num_pending - 1))
         if drafts:
             self._observe_drafts(seq, len(drafts), num_right)
+        self._inject(turn)
         return self._settle(turn)
 
     def _count(self, seq: Sequence, num_computed: int) -> None:
@@ -230,10 +235,39 @@ class Engine:
         seq = self.sequences.get(command.request_id)
         if seq is None or seq.status is not SequenceStatus.PARKED:
             return
-        seq.inject(command.token_ids)
-        seq.watch = self.make_watch(command.tool_plan, seq.watch.num_calls)
         self.scheduler.wake(seq)
+        seq.inject(command.token_ids)
+        seq.num_awaited = 0
+        seq.watch = self.make_watch(command.tool_plan, seq.watch.num_calls)
         self._begin_turn(seq)
+
+    def _take_result(self, command: Inject) -> None:
+        seq = self.sequences.get(command.request_id)
+        if seq is None:
+            return
+        seq.injects.append(command)
+        turn = Turn(seq, time.monotonic_ns())
+        if seq.status is SequenceStatus.PARKED:
+            turn.is_parked = True
+            self.scheduler.wake(seq)
+        self._inject(turn)
+        if not turn.is_empty:
+            self._outputs.append(self._settle(turn))
+
+    def _may_inject(self, turn: Turn) -> bool:
+        seq = turn.seq
+        is_place = turn.is_parked or seq.is_at_result or seq.watch.is_at_boundary
+        return bool(seq.injects) and turn.finished is None and is_place
+
+    def _inject(self, turn: Turn) -> None:
+        """Put in every result that waits, if it may be done here; the model then writes a turn of its own."""
+        if not self._may_inject(turn):
+            return
+        while turn.seq.injects:
+            command = turn.inject(self.end_token_id)
+            turn.seq.watch = self.make_watch(command.tool_plan, turn.seq.watch.num_calls)
+        if self._has_no_room(turn.seq):
+            turn.end(FinishReason.LENGTH)
 
     def _forget(self, seq: Sequence) -> None:
         del self.sequences[seq.request_id]
@@ -252,6 +286,8 @@ class Engine:
             preemptions=scheduler.num_preemptions,
             drafted=self.num_drafted,
             drafts_accepted=self.num_drafts_accepted,
+            parked_kept=scheduler.parking.num_kept,
+            parked_released=scheduler.parking.num_released,
         )
 
 

@@ -21,6 +21,11 @@ class PrefillPacer:
         self._decode_s: float | None = None
         self._token_s: float | None = None
 
+    @property
+    def token_s(self) -> float:
+        """What one token of a prompt costs; 0 while no prompt has been measured."""
+        return self._token_s or 0.0
+
     def limit(self, num_decoding: int, num_prefilling: int) -> int:
         """Tokens of prefill for a step in which `num_decoding` sequences decode and the others have prompts left."""
         if num_decoding == 0:

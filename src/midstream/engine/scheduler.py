@@ -5,12 +5,15 @@ compute, oldest first, cut to what is left: a long prompt delays the others by o
 its chunks are so small that a step stays within a few times its usual length.
 """
 
+import time
 from collections import deque
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import chain
 
 from midstream.engine.batch import Batch, Row
 from midstream.engine.blocks import BlockCopy, BlockPool
+from midstream.engine.parking import Parking
 from midstream.engine.prefill_pacer import PrefillPacer
 from midstream.engine.sequence import MAX_DECODE_TOKENS, Sequence, SequenceStatus
 
@@ -18,7 +21,14 @@ from midstream.engine.sequence import MAX_DECODE_TOKENS, Sequence, SequenceStatu
 class Scheduler:
     """Sequences that wait, run and are parked. Owned by the engine's loop thread."""
 
-    def __init__(self, blocks: BlockPool, *, max_num_seqs: int, max_num_batched_tokens: int) -> None:
+    def __init__(
+        self,
+        blocks: BlockPool,
+        *,
+        max_num_seqs: int,
+        max_num_batched_tokens: int,
+        now_s: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.blocks = blocks
         self.max_num_seqs = max_num_seqs
         self.max_num_batched_tokens = max_num_batched_tokens
@@ -26,6 +36,7 @@ class Scheduler:
         self.waiting: deque[Sequence] = deque()
         self.running: list[Sequence] = []
         self.parked: list[Sequence] = []
+        self.parking = Parking(blocks.num_blocks, now_s)
         self.num_preemptions = 0
         self.num_prefix_queries = 0
         self.num_prefix_hits = 0
@@ -34,19 +45,35 @@ class Scheduler:
         self.waiting.append(seq)
 
     def park(self, seq: Sequence) -> None:
-        """The sequence keeps its blocks, costs no compute, and holds no batch slot."""
+        """The sequence costs no compute and holds no batch slot; its blocks it keeps unless that wastes more."""
         self._take_out(seq)
         self.parked.append(seq)
         seq.status = SequenceStatus.PARKED
+        self.parking.begin(seq)
+        num_running_blocks = sum(len(other.block_table) for other in self.running)
+        token_s = self.pacer.token_s
+        if self.parking.gives_back(seq, num_running_blocks=num_running_blocks, token_s=token_s):
+            self._give_back(seq)
+        else:
+            self.parking.num_kept += 1
+        for victim in self.parking.victims(self.parked, num_running_blocks=num_running_blocks, token_s=token_s):
+            self._give_back(victim)
+
+    def _give_back(self, seq: Sequence) -> None:
+        """Its blocks stay in the prefix cache for as long as nobody needs their room."""
+        self.blocks.release(seq)
+        self.parking.num_released += 1
 
     def wake(self, seq: Sequence) -> None:
         """A parked sequence has new tokens: it goes to the front of the queue."""
+        self.parking.end(seq)
         self._take_out(seq)
         self.waiting.appendleft(seq)
         seq.status = SequenceStatus.WAITING
 
     def remove(self, seq: Sequence) -> None:
         """Forget a sequence in any state and free its blocks."""
+        self.parking.forget(seq)
         self._take_out(seq)
         self.blocks.release(seq)
         seq.status = SequenceStatus.FINISHED

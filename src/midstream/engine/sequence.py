@@ -8,13 +8,14 @@ The counter rule: `num_pending = num_tokens - num_computed_tokens` is the sequen
                                             num_computed_tokens
 """
 
+from collections import deque
 from enum import Enum
 from typing import Protocol
 
 from midstream.engine.detokenizer import Detokenizer
 from midstream.engine.stop import StopMatcher
 from midstream.engine.watch import TokenWatch
-from midstream.messages import AddRequest, TokenCounts
+from midstream.messages import AddRequest, Inject, TokenCounts
 
 MAX_DECODE_TOKENS = 32
 """A sequence that has begun to answer decodes with up to so many tokens to compute; more is a prefill."""
@@ -61,6 +62,10 @@ class Sequence:
         self.num_cached = 0
         self.num_forwarded = 0
         self.num_passes = 0
+        self.injects: deque[Inject] = deque()
+        """Results that wait for a place where they may be put in."""
+        self.num_awaited = 0
+        """Calls of earlier turns whose results have not been put in."""
         self.turn_start_passes = 0
         self.turn_start_generated = 0
 
@@ -77,6 +82,16 @@ class Sequence:
     def is_prefilling(self) -> bool:
         """True while a prompt is computed, or later something long; a few tokens (forced ones) are part of decoding."""
         return self.num_generated == 0 or self.num_pending > MAX_DECODE_TOKENS
+
+    @property
+    def awaits_results(self) -> bool:
+        """Calls have been made whose results are not in."""
+        return self.num_awaited + len(self.watch.server_calls) > 0
+
+    @property
+    def is_at_result(self) -> bool:
+        """Nothing has been written since a result was put in."""
+        return self.num_injected > 0 and self.num_generated == self.turn_start_generated
 
     @property
     def counts(self) -> TokenCounts:

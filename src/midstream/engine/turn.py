@@ -1,7 +1,7 @@
 """Owns what one sequence does in one step: tokens appended, events told, and whether it ends. Schedules nothing."""
 
 from midstream.engine.sequence import Sequence
-from midstream.messages import CallReady, Finished, FinishReason, Mark, SequenceOutput, WatchEvent
+from midstream.messages import CallReady, Finished, FinishReason, Inject, Mark, SequenceOutput, WatchEvent
 
 
 class Turn:
@@ -12,6 +12,8 @@ class Turn:
         self.token_ids: list[int] = []
         self.events: list[WatchEvent] = []
         self.is_parked = False
+        self.injected: list[int] = []
+        self.num_injects = 0
         self.finished: Finished | None = None
         self.now_ns = now_ns
         """When the tokens that are appended next were sampled."""
@@ -22,7 +24,7 @@ class Turn:
 
     @property
     def is_empty(self) -> bool:
-        return not (self.token_ids or self.events or self.has_ended)
+        return not (self.token_ids or self.events or self.injected or self.has_ended)
 
     def append(self, token_id: int) -> None:
         self.seq.append_generated(token_id)
@@ -49,11 +51,26 @@ class Turn:
         text = seq.stop.finish() + tail
         if reason is FinishReason.STOP:
             self.events += seq.watch.end_turn(text, self._mark())
-            self.is_parked = seq.watch.awaits_results()
+            self.is_parked = seq.awaits_results
         else:
             self.events += seq.watch.cut(text, self._mark())
         if not self.is_parked:
             self.finished = Finished(reason, stop_reason)
+
+    def inject(self, end_token_id: int) -> Inject:
+        """Put in the oldest result that waits. A turn that the model has not ended is ended first."""
+        seq, command = self.seq, self.seq.injects.popleft()
+        token_ids = command.token_ids
+        if self.is_parked:
+            self.is_parked = False
+        else:
+            self.events += seq.watch.end_turn("", self._mark())
+            token_ids = [end_token_id, *token_ids]
+        seq.num_awaited += len(seq.watch.server_calls) - 1
+        seq.inject(token_ids)
+        self.injected += token_ids
+        self.num_injects += 1
+        return command
 
     @property
     def starts_tool(self) -> bool:
@@ -68,7 +85,14 @@ class Turn:
 
     def output(self) -> SequenceOutput:
         return SequenceOutput(
-            self.seq.request_id, self.token_ids, self.events, self.seq.counts, self.is_parked, self.finished
+            self.seq.request_id,
+            self.token_ids,
+            self.events,
+            self.seq.counts,
+            self.injected,
+            self.num_injects,
+            self.is_parked,
+            self.finished,
         )
 
     def _mark(self) -> Mark:

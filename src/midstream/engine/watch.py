@@ -1,6 +1,6 @@
 """Owns the engine's view of whoever watches its tokens: a Protocol. Knows no dialect and no tool."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -35,8 +35,13 @@ class TokenWatch(Protocol):
     def cut(self, text: str, mark: Mark) -> list[WatchEvent]:
         """The turn was cut: length, a stop string, an abort."""
 
-    def awaits_results(self) -> bool:
-        """True when the turn that ended made calls whose results the model is waiting for."""
+    @property
+    def server_calls(self) -> Sequence[str]:
+        """The tools of this turn's closed calls whose results the server brings."""
+
+    @property
+    def is_at_boundary(self) -> bool:
+        """True where something may be put in: after a line or a sentence, outside calls, code and reasoning."""
 
     def forced_tokens(self) -> list[int]:
         """The only tokens that can come next, if the grammar knows them: appended without sampling."""
@@ -62,6 +67,7 @@ class PlainWatch:
     """The watch of a request without tools: all text is text."""
 
     num_calls = 0
+    server_calls: Sequence[str] = ()
     is_in_call = False
     banned_token_ids: tuple[int, ...] = ()
 
@@ -74,7 +80,8 @@ class PlainWatch:
     def cut(self, text: str, mark: Mark) -> list[WatchEvent]:
         return [TextDelta(text)] if text else []
 
-    def awaits_results(self) -> bool:
+    @property
+    def is_at_boundary(self) -> bool:
         return False
 
     def forced_tokens(self) -> list[int]:

@@ -16,13 +16,14 @@ from midstream.gateway.chat_request import ChatRequest
 from midstream.gateway.choices import run_all
 from midstream.gateway.conversation import Conversation
 from midstream.gateway.fields import parse
-from midstream.gateway.generation import Ended, Generation, GenerationRequest, Item
+from midstream.gateway.generation import Generation, GenerationRequest
+from midstream.gateway.items import Ended, Item
 from midstream.gateway.owner import owner_of
 from midstream.gateway.request_metrics import RequestMetrics
 from midstream.gateway.sampling import sampling_params
 from midstream.gateway.sse import until_gone
 from midstream.gateway.state import Gateway
-from midstream.gateway.tool_plans import template_tools
+from midstream.gateway.tool_plans import template_tools, told_of_mode
 
 router = APIRouter()
 
@@ -71,7 +72,7 @@ class ChatTurn:
         gateway.check_length(num_characters, "messages")
         plan = await gateway.tool_plans.plan(body)
         tools = template_tools(plan)
-        messages = [message.for_template() for message in body.messages]
+        messages = told_of_mode([message.for_template() for message in body.messages], plan)
         conversation = Conversation(owner, messages, tools, body.chat_template_kwargs, num_characters)
         token_ids = await gateway.conversations.prompt(conversation)
         plan = gateway.tool_plans.begun(plan, gateway.tokenizer.decode(token_ids[-_MARKER_TOKENS:], skip_special=False))

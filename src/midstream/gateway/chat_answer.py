@@ -4,13 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from midstream.gateway.chat_chunks import status_event
-from midstream.gateway.generation import (
-    ClientArguments,
-    ClientCall,
-    ClientCallFailed,
-    Ended,
-    Item,
-)
+from midstream.gateway.items import ClientArguments, ClientCall, ClientCallFailed, Ended, Item
 from midstream.messages import FinishReason, ReasoningDelta, TextDelta
 from midstream.routing.dispatching.status import OUTCOMES, CallStatus
 

@@ -9,13 +9,7 @@ from typing import Any
 
 import orjson
 
-from midstream.gateway.generation import (
-    ClientArguments,
-    ClientCall,
-    ClientCallFailed,
-    Ended,
-    Item,
-)
+from midstream.gateway.items import ClientArguments, ClientCall, ClientCallFailed, Ended, Item
 from midstream.messages import ReasoningDelta, TextDelta, TokenCounts
 from midstream.routing.dispatching.status import OUTCOMES, CallState, CallStatus
 

@@ -108,6 +108,8 @@ class ChatRequest(SamplingFields):
     ) = None
     """A list, which OpenAI's API does not have, asks for those calls in that order."""
     parallel_tool_calls: bool = True
+    tool_mode: Literal["inline", "interleaved"] = "inline"
+    """Interleaved: the model goes on writing while a server tool runs; the result joins at the next clean boundary."""
     server_tools: Annotated[list[str], FIRST_FAULT] | Literal["all"] = []
     chat_template_kwargs: dict[str, Any] = {}
 

@@ -4,7 +4,8 @@ import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
-from midstream.gateway.generation import Ended, Generation, Item
+from midstream.gateway.generation import Generation
+from midstream.gateway.items import Ended, Item
 from midstream.gateway.request_metrics import RequestMetrics
 from midstream.routing.dispatching.status import CallStatus
 

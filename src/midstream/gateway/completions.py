@@ -16,7 +16,8 @@ from midstream.gateway.chat_chunks import usage
 from midstream.gateway.choices import run_all
 from midstream.gateway.completion_request import CompletionRequest
 from midstream.gateway.fields import parse
-from midstream.gateway.generation import Ended, Generation, GenerationRequest, Item
+from midstream.gateway.generation import Generation, GenerationRequest
+from midstream.gateway.items import Ended, Item
 from midstream.gateway.offload import sized
 from midstream.gateway.owner import owner_of
 from midstream.gateway.request_metrics import RequestMetrics

@@ -22,6 +22,7 @@ from midstream.messages import (
     Finished,
     FinishReason,
     Hello,
+    Inject,
     LoadFailed,
     Resume,
     SequenceOutput,
@@ -135,7 +136,7 @@ class EngineClient:
             self._send(Abort(request_id))
         self._fail_sinks(why)
 
-    def resume(self, command: Resume) -> None:
+    def resume(self, command: Resume | Inject) -> None:
         if command.request_id in self._sinks:
             self._send(command)
 

@@ -61,7 +61,6 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "structured_outputs": (),
     "bad_words": ([],),
     "allowed_token_ids": (),
-    "tool_mode": ("inline",),
 }
 
 

@@ -7,6 +7,7 @@ the parked sequence and the same sequence decodes on.
 
 import asyncio
 import time
+from collections import deque
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,6 +16,7 @@ import msgspec
 
 from midstream.errors import DeadlineExceeded, EngineDied
 from midstream.gateway.engine_client import EngineClient
+from midstream.gateway.items import ClientArguments, ClientCall, ClientCallFailed, Ended, Item
 from midstream.messages import (
     AddRequest,
     ArgumentsDelta,
@@ -24,6 +26,7 @@ from midstream.messages import (
     CallRouted,
     ChoiceMode,
     FinishReason,
+    Inject,
     ReasoningDelta,
     Resume,
     RunsOn,
@@ -37,6 +40,7 @@ from midstream.messages import (
 )
 from midstream.routing.dispatching.dispatcher import CallSet, Dispatcher
 from midstream.routing.dispatching.injection import Injector
+from midstream.routing.dispatching.server_call import ServerCall
 from midstream.routing.dispatching.status import CallResult, CallState, CallStatus
 from midstream.telemetry.metrics import Metrics
 
@@ -51,40 +55,6 @@ class GenerationRequest:
     plan: ToolPlan | None = None
     template_tools: list[dict[str, Any]] | None = None
     deadline_s: float = 600.0
-
-
-@dataclass(frozen=True)
-class ClientCall:
-    """A client's call has its name: `index` counts the choice's client calls from 0."""
-
-    index: int
-    name: str
-    call_id: str | None = None
-    """The model's own id for it."""
-
-
-@dataclass(frozen=True)
-class ClientArguments:
-    index: int
-    text: str
-
-
-@dataclass(frozen=True)
-class ClientCallFailed:
-    """A client call that was already shown turned out to be invalid; its text comes as content."""
-
-    index: int
-    reason: str
-
-
-@dataclass(frozen=True)
-class Ended:
-    reason: FinishReason
-    stop_reason: str | int | None
-    counts: TokenCounts
-
-
-Item = TextDelta | ReasoningDelta | ClientCall | ClientArguments | ClientCallFailed | CallStatus | Ended
 
 
 @dataclass(frozen=True)
@@ -124,6 +94,16 @@ class Generation:
         self._client_calls = _ClientCalls()
         self._num_rounds = 1
         self._waiting: asyncio.Task[None] | None = None
+        self._interleaves = request.plan is not None and request.plan.is_interleaved
+        self._bringing: set[asyncio.Task[None]] = set()
+        """Interleaved: one for each call whose result is not on its way to the engine."""
+        self._sent: deque[CallResult] = deque()
+        """Results that the engine has and the sequence has not."""
+        self._held: list[CallResult] = []
+        """Results of a turn that is the client's to go on with."""
+        self._has_new_results = False
+        self._begins_turn = False
+        self._last_character = ""
         self._last_output_s: float | None = None
         self._counts = TokenCounts(0, 0, 0, 0, 0, 0)
         self._finish: tuple[FinishReason, str | int | None] | None = None
@@ -162,8 +142,9 @@ class Generation:
         """Stop decoding and every tool that still runs. May be called again."""
         self._services.engine.abort(self._request_id)
         self._calls.cancel()
-        if self._waiting is not None:
-            self._waiting.cancel()
+        for task in (self._waiting, *self._bringing):
+            if task is not None:
+                task.cancel()
 
     def _take(self, output: SequenceOutput) -> None:
         """The engine's sink. What goes wrong with one request must not reach the others' outputs."""
@@ -181,18 +162,22 @@ class Generation:
         for event in output.events:
             self._calls.feed(event)
             items += self._on_event(event)
+        if self._interleaves:
+            self._bring_results()
+        items += self._on_injected(output)
         self._told_now = None
         self._counts = output.counts
         if output.is_parked:
             self._calls.end_turn()
-            self._wait_for_results()
+            if not self._interleaves or self._client_calls.num_complete:
+                self._wait_for_results()
         elif output.finished is not None:
             finished = output.finished
             if finished.reason is FinishReason.ERROR:
                 raise EngineDied(finished.error or "the engine process died")
             self._finish = (finished.reason, finished.stop_reason)
             self._calls.end_turn()
-            if self._calls.has_pending:
+            if self._calls.has_pending or self._bringing:
                 # Calls that had closed before a cut run to their end; their results come too late for the model.
                 self._wait_for_results()
             else:
@@ -209,8 +194,13 @@ class Generation:
     def _on_event(self, event: WatchEvent) -> list[Item]:
         calls = self._client_calls
         match event:
-            case TextDelta() | ReasoningDelta():
+            case TextDelta(text):
+                return [self._spaced(text)]
+            case ReasoningDelta():
                 return [event]
+            case CallRouted(_, _, RunsOn.SERVER) if self._has_new_results:
+                self._num_rounds += 1
+                self._has_new_results = False
             case CallRouted(index, _, RunsOn.CLIENT):
                 calls.wire_index[index] = -1
             case CallNamed(index, name, call_id) if index in calls.wire_index:
@@ -227,11 +217,46 @@ class Generation:
                 calls.has_cut = True
         return []
 
+    def _spaced(self, text: str) -> TextDelta:
+        """Text that follows an interleaved result begins a turn of its own: a line of its own, too."""
+        is_joined = self._begins_turn and self._last_character.strip() and not text[:1].isspace()
+        self._begins_turn = False
+        self._last_character = text[-1:]
+        return TextDelta("\n" + text if is_joined else text)
+
+    def _bring_results(self) -> None:
+        """Each result goes to the engine as soon as it is there."""
+        for call in self._calls.take_closed():
+            task = asyncio.create_task(self._bring(call), name="tool result")
+            self._bringing.add(task)
+            task.add_done_callback(self._bringing.discard)
+
+    async def _bring(self, call: ServerCall) -> None:
+        result = await call.result()
+        if self._client_calls.num_complete or self._finish is not None:
+            self._held.append(result)
+            return
+        try:
+            token_ids = self._services.injector.render([result], self._request.template_tools)
+        except Exception as error:
+            self._queue.put_nowait(error)
+            return
+        self._sent.append(result)
+        self._services.engine.resume(Inject(self._request_id, token_ids, self._next_plan(self._num_rounds + 1)))
+
+    def _on_injected(self, output: SequenceOutput) -> list[Item]:
+        self.token_ids += output.injected_token_ids
+        if output.num_injects:
+            self._has_new_results = self._begins_turn = True
+        return [_injected(self._sent.popleft()) for _ in range(output.num_injects)]
+
     def _wait_for_results(self) -> None:
         self._waiting = asyncio.create_task(self._gather_results(), name="tool results")
 
     async def _gather_results(self) -> None:
-        results = await self._calls.results()
+        if self._bringing:
+            await asyncio.wait(set(self._bringing))
+        results = [*self._held, *await self._calls.results()]
         try:
             self._queue.put_nowait(self._on_results(results))
         except Exception as error:
@@ -250,17 +275,14 @@ class Generation:
         self._num_rounds += 1
         token_ids = injector.render(results, self._request.template_tools)
         self.token_ids += token_ids
-        self._services.engine.resume(Resume(self._request_id, token_ids, self._next_plan()))
-        return [
-            CallStatus(result.call_id, result.name, CallState.INJECTED, f"{result.name}: the model has its result")
-            for result in results
-        ]
+        self._services.engine.resume(Resume(self._request_id, token_ids, self._next_plan(self._num_rounds)))
+        return [_injected(result) for result in results]
 
-    def _next_plan(self) -> ToolPlan | None:
+    def _next_plan(self, round_number: int) -> ToolPlan | None:
         """Later rounds are auto, the last one none."""
         plan = self._request.plan
         assert plan is not None
-        is_last = self._num_rounds > self._services.max_tool_rounds
+        is_last = round_number > self._services.max_tool_rounds
         mode = ChoiceMode.NONE if is_last else ChoiceMode.AUTO
         return msgspec.structs.replace(plan, choice=ToolChoice(mode), is_reasoning=False)
 
@@ -280,3 +302,7 @@ class Generation:
         if self._last_output_s is not None and output.token_ids:
             self._services.metrics.inter_token.observe(now_s - self._last_output_s)
         self._last_output_s = now_s
+
+
+def _injected(result: CallResult) -> CallStatus:
+    return CallStatus(result.call_id, result.name, CallState.INJECTED, f"{result.name}: the model has its result")

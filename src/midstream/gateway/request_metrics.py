@@ -4,7 +4,7 @@ import time
 
 import structlog
 
-from midstream.gateway.generation import Ended, Item
+from midstream.gateway.items import Ended, Item
 from midstream.messages import FinishReason, ReasoningDelta, TextDelta, TokenCounts
 from midstream.telemetry.metrics import Metrics
 

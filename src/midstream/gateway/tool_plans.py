@@ -33,11 +33,14 @@ class ToolPlans:
         server_tools: Mapping[str, ServerTool],
         reasoning_markers: tuple[str, str] | None,
         new_id: Callable[[str], str],
+        banned_token_ids: tuple[int, ...] = (),
     ) -> None:
+        """`banned_token_ids`: tokens of the frames around results, which only the server may write."""
         self._dialect = dialect
         self._server_tools = server_tools
         self._reasoning_markers = dialect.reasoning or reasoning_markers
         self._new_id = new_id
+        self.banned_token_ids = banned_token_ids
 
     def new_call_id(self, name: str, number: int) -> str:
         """The id of call `number` of an answer, in the form that the model's template asks for."""
@@ -67,7 +70,15 @@ class ToolPlans:
         choice = _choice(request, names, self._dialect)
         if not tools and self._reasoning_markers is None and not self._dialect.reads_without_tools:
             return None
-        return ToolPlan(self._dialect.name, tools, choice, request.parallel_tool_calls, self._reasoning_markers)
+        return ToolPlan(
+            self._dialect.name,
+            tools,
+            choice,
+            request.parallel_tool_calls,
+            self._reasoning_markers,
+            is_interleaved=request.tool_mode == "interleaved" and bool(server),
+            banned_token_ids=self.banned_token_ids if tools else (),
+        )
 
     def _server_specs(self, request: ChatRequest) -> list[ToolSpec]:
         known = self._server_tools
@@ -92,6 +103,22 @@ class ToolPlans:
             parameters=parameters,
             runs_on=RunsOn.CLIENT,
         )
+
+
+INTERLEAVED_NOTE = (
+    "Tool results arrive while you write. After a call, go on with what you can say without its result; "
+    "use the result when it is there, and never make one up."
+)
+
+
+def told_of_mode(messages: list[dict[str, Any]], plan: ToolPlan | None) -> list[dict[str, Any]]:
+    """The messages, with a word to the model that results arrive while it writes, where they do."""
+    if plan is None or not plan.is_interleaved:
+        return messages
+    first = messages[0]
+    if first["role"] != "system" or not isinstance(first["content"], str):
+        return [{"role": "system", "content": INTERLEAVED_NOTE}, *messages]
+    return [{**first, "content": f"{first['content']}\n\n{INTERLEAVED_NOTE}"}, *messages[1:]]
 
 
 def template_tools(plan: ToolPlan | None) -> list[dict[str, Any]] | None:

@@ -68,7 +68,11 @@ class Metrics:
         self.preemptions = self._counter("num_preemptions", "Times that a sequence lost its KV blocks.")
         self.drafted = self._counter("spec_decode_num_draft_tokens", "Tokens guessed and checked.")
         self.drafts_accepted = self._counter("spec_decode_num_accepted_tokens", "Guessed tokens that were right.")
+        self.parked_kept = self._counter("parked_kept", "Times that a sequence parked and kept its KV blocks.")
+        self.parked_released = self._counter("parked_released", "Times that a parked sequence gave its blocks back.")
         self._engine_counters = {
+            "parked_kept": self.parked_kept,
+            "parked_released": self.parked_released,
             "prefix_queries": self.prefix_queries,
             "prefix_hits": self.prefix_hits,
             "preemptions": self.preemptions,

@@ -20,7 +20,8 @@ import msgspec
 from midstream.errors import BtifError, EnvelopeError, ToolArgumentsInvalid
 from midstream.protocol import btif
 from midstream.protocol.envelope import Kind, Message
-from midstream.protocol.payloads import Error, ErrorCode, Hello, Open, Progress
+from midstream.protocol.payloads import Error, ErrorCode, Hello, Open, Partial, Progress
+from midstream.tools.argument_stream import ArgumentStream, text_of
 from midstream.tools.channel import Channel
 from midstream.tools.context import reporter
 from midstream.tools.limits import HostLimits
@@ -73,8 +74,13 @@ class _Call:
     number: int
     tool: Tool
     deadline_s: float
+    stream: ArgumentStream | None = None
+    """What its function reads, once it has begun on a part of its argument."""
+    called: asyncio.Event = field(default_factory=asyncio.Event)
+    """Its whole arguments are here: its time runs."""
     stop: "asyncio.Future[None]" = field(default_factory=lambda: asyncio.get_running_loop().create_future())
     is_running: bool = False
+    refusal: Error | None = None
     progress: Progress | None = None
     """The latest report, not yet sent."""
 
@@ -134,7 +140,9 @@ class _Host:
                 self._cancel(message.call)
             case Kind.PING:
                 self._channel.send(Kind.PONG, message.call, message.payload)
-            case Kind.PARTIAL | Kind.PONG:
+            case Kind.PARTIAL:
+                self._on_partial(message.call, Partial.unpack(message.payload))
+            case Kind.PONG:
                 pass
             case _:
                 raise EnvelopeError(f"{message.kind.name.lower()} is not for a tool host", offset=4)
@@ -160,10 +168,38 @@ class _Host:
         if call is None or call.is_running:
             raise EnvelopeError(f"call {number} is not open", offset=5)
         call.is_running = True
+        call.called.set()
         arguments = self._arguments(call.tool, frame)
         if isinstance(arguments, Error):
-            self._finish(call, arguments)
-            return
+            if call.stream is None:
+                self._finish(call, arguments)
+            else:
+                self._refuse(call, arguments)
+        elif call.tool.streamed is None:
+            self._run(call, arguments)
+        else:
+            self._stream(call).finish(text_of(arguments, call.tool.streamed))
+
+    def _on_partial(self, number: int, part: Partial) -> None:
+        call = self._calls.get(number)
+        if call is not None and call.tool.streamed is not None and not call.is_running:
+            self._stream(call).feed(part.text)
+
+    def _stream(self, call: _Call) -> ArgumentStream:
+        """What the call's function reads; it is started with the first piece."""
+        if call.stream is None:
+            assert call.tool.streamed is not None
+            call.stream = ArgumentStream()
+            self._run(call, {call.tool.streamed: call.stream})
+        return call.stream
+
+    def _refuse(self, call: _Call, error: Error) -> None:
+        """A run that began on a part of arguments that turned out to be wrong ends with what is wrong."""
+        call.refusal = error
+        if not call.stop.done():
+            call.stop.set_result(None)
+
+    def _run(self, call: _Call, arguments: dict[str, Any]) -> None:
         context = copy_context()
         context.run(reporter.set, partial(self._report, asyncio.get_running_loop(), call))
         run = self._runner.start(call.tool, arguments, context)
@@ -177,7 +213,7 @@ class _Host:
             return
         if not call.stop.done():
             call.stop.set_result(None)
-        if not call.is_running:
+        if not call.is_running and call.stream is None:
             self._finish(call, Error(ErrorCode.CANCELLED, "cancelled"))
 
     async def _see_out(self, call: _Call, run: Run) -> None:
@@ -185,6 +221,10 @@ class _Host:
         outcome = run.outcome
         ends: set[asyncio.Future[Any]] = {outcome, call.stop}
         try:
+            if not call.called.is_set():
+                called = asyncio.create_task(call.called.wait())
+                await asyncio.wait({*ends, called}, return_when=asyncio.FIRST_COMPLETED)
+                called.cancel()
             await asyncio.wait(ends, timeout=call.deadline_s, return_when=asyncio.FIRST_COMPLETED)
             self._finish(call, outcome.result() if outcome.done() else self._reason_to_stop(call))
         finally:
@@ -207,6 +247,8 @@ class _Host:
             return Error(ErrorCode.INVALID_ARGUMENTS, outcome_of_exception(fault, self._limits).text)
 
     def _reason_to_stop(self, call: _Call) -> Error:
+        if call.refusal is not None:
+            return call.refusal
         if call.stop.done():
             return Error(ErrorCode.CANCELLED, "cancelled")
         return Error(ErrorCode.TIMED_OUT, f"timed out after {call.deadline_s:g} s")
@@ -245,7 +287,7 @@ class _Host:
             return
         self._is_retiring = True
         self._channel.send(Kind.ERROR, 0, _SHUTTING_DOWN.pack())
-        for call in [call for call in self._calls.values() if not call.is_running]:
+        for call in [call for call in self._calls.values() if not call.is_running and call.stream is None]:
             self._finish(call, _SHUTTING_DOWN)
         if not self._calls:
             self._retired.set()

@@ -17,7 +17,13 @@ from midstream.tools.checking import convert
 from midstream.tools.docstring import describe
 from midstream.tools.loading import find_objects
 from midstream.tools.schema import build_model, schema_of
-from midstream.tools.signature import arguments_from_schema, arguments_from_signature, name_of, takes_more
+from midstream.tools.signature import (
+    arguments_from_schema,
+    arguments_from_signature,
+    name_of,
+    streamed_argument,
+    takes_more,
+)
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -35,6 +41,8 @@ class Tool:
     function: Callable[..., Any]
     """Sync or async; called with keyword arguments."""
     model: type[BaseModel]
+    streamed: str | None = None
+    """The argument that it is given as an asynchronous iterator, while the model writes it."""
 
     def call_arguments(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """Keyword arguments for `function` from decoded JSON; what was not given is left to its defaults.
@@ -57,7 +65,6 @@ def tool(
     idempotent: bool = False,
     destructive: bool = True,
     eager: bool = False,
-    accepts_partial: bool = False,
     timeout_s: float | None = None,
     max_concurrency: int | None = None,
     parameters: Mapping[str, Any] | None = None,
@@ -86,14 +93,15 @@ def tool(
             raise ConfigError(f"@tool marks plain functions, not {function!r}; wrap it in a def")
         model, parameters_schema = _parameters(function, parameters)
         own_name = function.__name__ if name is None else name
+        streamed = streamed_argument(function)
         spec = ToolSpec(
             name=own_name,
             tool_id=id_of_name(own_name) if tool_id is None else tool_id,
             description=describe(function)[0] if description is None else description,
             parameters=parameters_schema,
-            annotations=ToolAnnotations(**annotations),
+            annotations=ToolAnnotations(**annotations, accepts_partial=streamed is not None),
         )
-        setattr(function, _MARK, Tool(_checked(spec), function, model))
+        setattr(function, _MARK, Tool(_checked(spec), function, model, streamed))
         return function
 
     return mark if function is None else mark(function)
@@ -180,8 +188,10 @@ def _checked(spec: ToolSpec) -> ToolSpec:
         raise ConfigError(f"tool {spec.name}: tool_id is {spec.tool_id}; it must be 0 to {_MAX_TOOL_ID}")
     if spec.annotations.eager and not spec.annotations.read_only:
         raise ConfigError(f"tool {spec.name}: only a read_only tool can be eager")
-    if spec.annotations.accepts_partial:
-        raise ConfigError(f"tool {spec.name}: accepts_partial is not supported yet; leave it out")
+    if spec.annotations.accepts_partial and not spec.annotations.read_only:
+        raise ConfigError(
+            f"tool {spec.name}: it takes its argument while it is written, before the call is sure: mark it read_only"
+        )
     timeout_s = spec.annotations.timeout_s
     if timeout_s is not None and not 0 < timeout_s <= MAX_TIMEOUT_S:
         raise ConfigError(f"tool {spec.name}: timeout_s is {timeout_s}; it must be over 0 and at most {MAX_TIMEOUT_S}")

@@ -1,9 +1,9 @@
 """Owns reading a tool's arguments from its function or from a given schema. Never calls the function."""
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, NoReturn, get_type_hints
+from typing import Any, Literal, NoReturn, get_args, get_origin, get_type_hints
 
 from pydantic.fields import FieldInfo
 
@@ -47,8 +47,29 @@ def arguments_from_signature(function: AnyFunction) -> list[Argument]:
         _check_parameter(function, parameter)
         if name not in hints:
             _refuse(function, name, "it has no type hint; add one or give parameters={...}")
-        arguments.append(Argument(name, hints[name], parameter.default, descriptions.get(name)))
+        hint = str if _is_stream(hints[name]) else hints[name]
+        arguments.append(Argument(name, hint, parameter.default, descriptions.get(name)))
     return arguments
+
+
+def streamed_argument(function: AnyFunction) -> str | None:
+    """The parameter that wants its text while it is written: an `AsyncIterator[str]`. Raises ConfigError.
+
+    Such a tool starts before anything else is known, so that parameter is its only one.
+    """
+    streamed = [name for name, hint in _hints(function).items() if _is_stream(hint) and name != "return"]
+    if not streamed:
+        return None
+    [name] = streamed[:1]
+    if len(inspect.signature(function).parameters) > 1:
+        _refuse(function, name, "a streamed argument has to be the only one; the others are not known when it begins")
+    if not inspect.iscoroutinefunction(function):
+        _refuse(function, name, "a streamed argument needs an `async def`")
+    return name
+
+
+def _is_stream(hint: Any) -> bool:
+    return get_origin(hint) is AsyncIterator and get_args(hint) == (str,)
 
 
 def arguments_from_schema(function: AnyFunction, schema: Mapping[str, Any]) -> list[Argument]:
@@ -71,7 +92,8 @@ def arguments_from_schema(function: AnyFunction, schema: Mapping[str, Any]) -> l
             default = REQUIRED
         elif default is REQUIRED:
             _refuse(function, name, "it has no default, so the given schema must list it in `required`")
-        arguments.append(Argument(name, hints.get(name, _hint_of(subschema)), default))
+        hint = hints.get(name, _hint_of(subschema))
+        arguments.append(Argument(name, str if _is_stream(hint) else hint, default))
     return arguments
 
 

@@ -55,7 +55,7 @@ class Walk:
 
     @property
     def reading(self) -> Reading:
-        return Reading(self.events, FinishReason.STOP, self.watch.awaits_results(), self._plan)
+        return Reading(self.events, FinishReason.STOP, bool(self.watch.server_calls), self._plan)
 
     def allowed(self) -> npt.NDArray[np.bool_] | None:
         """Which tokens the mask allows next; None where it allows all."""
@@ -135,6 +135,17 @@ def longest_token(walk: Walk, text: bytes) -> int:
     if 0 not in starts:  # no text token runs into a special one
         text = text[:next_special]
     return next(ids[text[:length]] for length in range(MAX_TOKEN_BYTES, 0, -1) if text[:length] in ids)
+
+
+def longest_prefixes(tokenizer: Tokenizer, text: str) -> list[int]:
+    """The tokens of `text`, each the longest that fits."""
+    ids = _ids(tokenizer, frozenset())
+    rest, token_ids = text.encode(), []
+    while rest:
+        length = next(n for n in range(MAX_TOKEN_BYTES, 0, -1) if rest[:n] in ids)
+        token_ids.append(ids[rest[:length]])
+        rest = rest[length:]
+    return token_ids
 
 
 @cache

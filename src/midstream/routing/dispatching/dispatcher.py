@@ -9,6 +9,7 @@ from midstream.messages import (
     CallAbandoned,
     CallClosed,
     CallNamed,
+    CallPartial,
     CallReady,
     CallRouted,
     RunsOn,
@@ -102,6 +103,8 @@ class CallSet:
         match event:
             case CallNamed():
                 call.named(event.call_id)
+            case CallPartial():
+                call.partial(event)
             case CallReady():
                 call.ready(event)
             case CallClosed():
@@ -120,13 +123,17 @@ class CallSet:
     def end_turn(self) -> None:
         """The turn is decoded: what still runs overlaps with nothing from here on."""
         self._shared = {}
-        for call in self._pending:
+        for call in self._calls.values():
             call.decoding_ended(self._dispatcher.now_ns())
+
+    def take_closed(self) -> list[ServerCall]:
+        """The closed calls whose results nobody has asked for; whoever takes them waits for them."""
+        taken, self._pending = self._pending, []
+        return taken
 
     async def results(self) -> list[CallResult]:
         """Wait for every closed call whose result the model has not seen, in the order of the calls."""
-        pending, self._pending = self._pending, []
-        return list(await asyncio.gather(*(call.result() for call in pending)))
+        return list(await asyncio.gather(*(call.result() for call in self.take_closed())))
 
     def cancel(self) -> None:
         """Cancel whatever runs. May be called again."""

@@ -103,6 +103,10 @@ class Guard:
         self._paused_until_s = self._now_s() + PAUSE_S
         return None
 
+    @property
+    def is_well(self) -> bool:
+        return self._num_failures < MAX_FAILURES
+
     def note(self, error: Exception | None) -> None:
         """How a run ended."""
         if not isinstance(error, _COUNTED):
@@ -127,7 +131,9 @@ class GuardedCall:
         self._is_cancelled = False
 
     def partial(self, field_index: int, text: str) -> None:
-        self._handle.partial(field_index, text)
+        # It may begin the run: not past the tool's limits.
+        if self._guard.spec.annotations.max_concurrency is None and self._guard.is_well:
+            self._handle.partial(field_index, text)
 
     def start(self, frame: bytes) -> None:
         self._frame = frame

@@ -24,6 +24,14 @@ class Injector:
         longest = max(map(len, tokenizer.all_token_bytes()))
         self._max_result_chars = (max_result_tokens + 1) * longest
 
+    def frame_token_ids(self) -> frozenset[int]:
+        """The special tokens of the frame around a result, but for those that end a turn."""
+        try:
+            token_ids = self.render([CallResult("call", "tool", {}, "")], None)
+        except RequestError:
+            return frozenset()  # a template that wants more than a tool that does not exist
+        return (self._tokenizer.special_ids & frozenset(token_ids)) - frozenset(self._tokenizer.eos_token_ids)
+
     def render(
         self,
         results: Sequence[CallResult],

@@ -9,7 +9,7 @@ from typing import Any
 import structlog
 
 from midstream.errors import ToolCancelled, ToolError, ToolTimedOut
-from midstream.messages import CallReady, CallRouted
+from midstream.messages import CallPartial, CallReady, CallRouted
 from midstream.protocol.btif import Layout, arguments_json
 from midstream.routing.dispatching.guard import Guard
 from midstream.routing.dispatching.shared_run import SharedRun
@@ -74,6 +74,11 @@ class ServerCall:
         self.call_id = call_id or self.call_id
         self._is_named = True
         self._tell(CallState.ROUTED, f"Calling {self.spec.name}")
+
+    def partial(self, event: CallPartial) -> None:
+        """Pass the piece on; a run that has begun has its arguments."""
+        if self._run is None:
+            self._handle.partial(event.field_index, event.text)
 
     def ready(self, event: CallReady) -> None:
         """Start the run. A new frame replaces a run that was started on an earlier one."""

@@ -2,8 +2,9 @@
 
 import json
 
-from midstream.routing.watching.events import ArgumentEnd, ArgumentsEnd, ArgumentsText, ParseEvent
-from midstream.routing.watching.json_scanner import JsonScanner, KeyEnd, ValueEnd
+from midstream.routing.watching.events import ArgumentEnd, ArgumentPart, ArgumentsEnd, ArgumentsText, ParseEvent
+from midstream.routing.watching.json_scanner import JsonScanner, KeyEnd, ValueEnd, ValueStart
+from midstream.routing.watching.string_parts import StringParts
 
 
 class ArgumentsObject:
@@ -14,6 +15,8 @@ class ArgumentsObject:
         self._raw = ""
         self._num_told = 0
         self._key = ""
+        self.tells_parts = False
+        self._part: StringParts | None = None
 
     @property
     def is_complete(self) -> bool:
@@ -35,11 +38,20 @@ class ArgumentsObject:
             match event:
                 case KeyEnd(depth=1, start=start, end=end):
                     self._key = json.loads(self._raw[start:end])
+                case ValueStart(depth=1, start=start, character='"'):
+                    self._part = StringParts(start + 1)
                 case ValueEnd(depth=1, start=start, end=end):
+                    self._part = None
                     events += [*self._untold(end), ArgumentEnd(self._key, self._raw[start:end])]
                 case ValueEnd(depth=0, end=end):
                     events += [*self._untold(end), ArgumentsEnd()]
-        return events + self._untold(self.num_consumed)
+        return events + self._untold(self.num_consumed) + self._argument_part()
+
+    def _argument_part(self) -> list[ParseEvent]:
+        if self._part is None or not self.tells_parts:
+            return []
+        text = self._part.next(self._raw, self.num_consumed)
+        return [ArgumentPart(self._key, text)] if text else []
 
     def _untold(self, end: int) -> list[ParseEvent]:
         text = self._raw[self._num_told : end]

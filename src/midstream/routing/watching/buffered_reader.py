@@ -11,6 +11,7 @@ class BufferedReader(ABC):
     def __init__(self) -> None:
         self.error: str | None = None
         self.is_complete = False
+        self.tells_parts = False
         self._text = ""
         self._num_consumed = 0
 

@@ -17,6 +17,7 @@ class WatchedTool:
     def __init__(self, spec: ToolSpec) -> None:
         self.spec = spec
         self.is_server = spec.runs_on is RunsOn.SERVER
+        self.takes_parts = self.is_server and spec.annotations.accepts_partial
 
     @cached_property
     def layout(self) -> Layout:

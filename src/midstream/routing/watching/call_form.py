@@ -12,6 +12,8 @@ class CallReader(Protocol):
 
     error: str | None
     """Why what was read is no call, once it is none."""
+    tells_parts: bool
+    """Whoever reads on wants a text argument as it grows."""
 
     @property
     def is_complete(self) -> bool:

@@ -4,6 +4,7 @@ import json
 
 from midstream.routing.watching.events import (
     ArgumentEnd,
+    ArgumentPart,
     ArgumentsEnd,
     ArgumentsText,
     NameEnd,
@@ -11,6 +12,7 @@ from midstream.routing.watching.events import (
     ParseEvent,
 )
 from midstream.routing.watching.json_scanner import JsonScanner, KeyEnd, ScanEvent, ValueEnd, ValueStart
+from midstream.routing.watching.string_parts import StringParts
 
 _ARGUMENTS_KEYS = ("arguments", "parameters")
 
@@ -25,6 +27,8 @@ class CallObject:
     def __init__(self) -> None:
         self.raw = ""
         self.error: str | None = None
+        self.tells_parts = False
+        self._part: StringParts | None = None
         self.has_arguments = False
         self.name: str | None = None
         self._keys: set[str] = set()
@@ -59,7 +63,7 @@ class CallObject:
             if self.error is None:
                 events += self._on_scan(event)
         if self.error is None:
-            events += self._name_part() + self._arguments_text(self.num_consumed)
+            events += self._name_part() + self._arguments_text(self.num_consumed) + self._argument_part()
             events += self._at_end() if self.is_complete else []
         if self.error is None and self.is_malformed:
             self.error = "its JSON is malformed"
@@ -75,6 +79,8 @@ class CallObject:
                 self._argument_key = json.loads(self.raw[event.start : event.end])
             case ValueStart(depth=1):
                 self._on_value_start(event)
+            case ValueStart(depth=2, start=start, character='"') if self._is_in_arguments():
+                self._part = StringParts(start + 1)
             case ValueEnd(depth=1) if self._key == "name":
                 return self._on_name(json.loads(self.raw[event.start : event.end]))
             case ValueEnd(depth=1) if self._is_in_arguments():
@@ -82,6 +88,7 @@ class CallObject:
                 return self._when_named([*self._arguments_text(event.end), ArgumentsEnd()])
             case ValueEnd(depth=2) if self._is_in_arguments():
                 assert self._argument_key is not None
+                self._part = None
                 value = self.raw[event.start : event.end]
                 return self._when_named([*self._arguments_text(event.end), ArgumentEnd(self._argument_key, value)])
         return []
@@ -122,6 +129,13 @@ class CallObject:
             return []
         part = self.raw[self._name_start : self.num_consumed]
         return [] if "\\" in part else [NamePart(part)]
+
+    def _argument_part(self) -> list[ParseEvent]:
+        if self._part is None or not self.tells_parts or self.name is None:
+            return []
+        assert self._argument_key is not None
+        text = self._part.next(self.raw, self.num_consumed)
+        return [ArgumentPart(self._argument_key, text)] if text else []
 
     def _arguments_text(self, end: int) -> list[ParseEvent]:
         """The raw arguments text up to `end` that has not been told yet."""

@@ -69,6 +69,10 @@ class CallSection:
                 reason = "the answer was cut" if is_cut else "the turn ended inside the call"
                 yield CallInvalid(self._raw + self.rest, reason, is_cut)
 
+    def tell_parts(self) -> None:
+        """Tell the text arguments of the call at hand as they grow."""
+        self._reader.tells_parts = True
+
     def reject(self, reason: str) -> None:
         """The call at hand is none: all of it becomes text, up to the end of its syntax."""
         self._rejected = reason

@@ -48,6 +48,14 @@ class ArgumentEnd:
 
 
 @dataclass(frozen=True)
+class ArgumentPart:
+    """The next piece of a text argument that is still being written; told only where it was asked for."""
+
+    name: str
+    text: str
+
+
+@dataclass(frozen=True)
 class TypedArgument:
     """One argument is complete, written in a syntax that is not JSON; `json` is its value as JSON."""
 
@@ -90,6 +98,7 @@ ParseEvent = (
     | NameEnd
     | ArgumentsText
     | ArgumentEnd
+    | ArgumentPart
     | TypedArgument
     | RawArgument
     | ArgumentsEnd

@@ -81,6 +81,8 @@ def grammar_text(dialect: Dialect, plan: ToolPlan, special_ids: Mapping[str, int
         openings = [writer.after_specials(opening) for opening in dialect.calls.openings]
         until = writer.until(*openings) if any(openings) else ""
         return writer.text(" ".join([until, *section, tail]))
+    if plan.is_interleaved:  # the model goes on writing
+        section.append(writer.rule(ANY_TEXT))
     return writer.text(" ".join([writer.literal(dialect.opening), *section]))
 
 
@@ -112,7 +114,9 @@ class Grammars:
     def matcher(self, dialect: Dialect, plan: ToolPlan) -> "GrammarState":
         # What the grammar is made of is hashed, not its text: that of a thousand tools takes long to write.
         tools = [(tool.name, tool.parameters) for tool in plan.tools]
-        key = hashlib.sha256(msgspec.msgpack.encode((dialect.name, plan.choice, plan.parallel, tools))).digest()
+        key = hashlib.sha256(
+            msgspec.msgpack.encode((dialect.name, plan.choice, plan.parallel, plan.is_interleaved, tools))
+        ).digest()
         compiled = self._compiled.get(key)
         if compiled is None:
             compiled = LLMatcher(self._tokenizer, grammar_text(dialect, plan, self.special_ids))

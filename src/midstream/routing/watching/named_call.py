@@ -19,6 +19,7 @@ class NamedCall:
     def __init__(self, head: re.Pattern[str], *, name: re.Pattern[str], lead: str = "") -> None:
         """`lead` may stand before the name; `head` has to allow for it."""
         self.error: str | None = None
+        self.tells_parts = False
         self._pattern = head
         self._name = name
         self._lead = lead
@@ -45,6 +46,7 @@ class NamedCall:
         if self._arguments is None:
             events, text = self._in_head(text)
         if self._arguments is not None:
+            self._arguments.tells_parts = self.tells_parts
             events += self._arguments.feed(text)
             if self._arguments.is_malformed and not self.error:
                 self.error = "its JSON is malformed"

@@ -53,6 +53,10 @@ class State(Enum):
     SECTION = auto()
 
 
+_BOUNDARY = re.compile(r"""(?:\n|(?:(?<=[a-zß-ÿ]{2})[.…]|[!?])["')\]*_]*\s?)\Z""")
+_TAIL = 8
+
+
 def longest_suffix_that_begins(text: str, marker: str) -> int:
     """How many characters at the end of `text` may be the beginning of `marker`."""
     for length in range(min(len(marker) - 1, len(text)), 0, -1):
@@ -71,6 +75,7 @@ class CallParser:
         self._fences = FenceTracker()
         self._section: CallSection | None = None
         self._is_at_start = True
+        self._tail = ""
         # Whitespace at the turn's start, after reasoning and after a call waits: it is nobody's when a call or the
         # end comes next.
         self._space: str | None = ""
@@ -83,6 +88,19 @@ class CallParser:
     def is_in_section(self) -> bool:
         """True from an opening to the end of the last call's section."""
         return self._section is not None and self._section.is_in_call
+
+    @property
+    def is_at_boundary(self) -> bool:
+        """True after a line or a sentence, where no code fence is open and nothing has begun.
+
+        Not right after a call: another one may be about to follow.
+        """
+        return (
+            self._state is State.TEXT
+            and not self._text
+            and not self._fences.is_inside
+            and _BOUNDARY.search(self._tail) is not None
+        )
 
     @property
     def num_unread(self) -> int:
@@ -130,6 +148,11 @@ class CallParser:
                 yield from self._section.finish(is_cut=is_cut)
         self._section = None
         self._state = State.TEXT
+
+    def tell_parts(self) -> None:
+        """Tell the text arguments of the call at hand as they grow."""
+        if self._section is not None:
+            self._section.tell_parts()
 
     def reject(self, reason: str) -> None:
         """The call at hand is none: all of it becomes text, up to the end of its syntax."""
@@ -218,6 +241,7 @@ class CallParser:
                 case CallEnd():
                     self.num_calls += 1
                     self._space = ""
+                    self._tail = ""
             yield event
         if section.is_over:
             self._text = section.rest + self._text
@@ -235,6 +259,7 @@ class CallParser:
             self._space = None
         if text:
             self._is_at_start = False
+            self._tail = (self._tail + text)[-_TAIL:]
             yield Text(text)
 
     def _take(self, num_characters: int) -> str:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 
 from midstream.routing.watching.buffered_reader import BufferedReader
-from midstream.routing.watching.events import ArgumentsEnd, NameEnd, NamePart, ParseEvent, RawArgument
+from midstream.routing.watching.events import ArgumentPart, ArgumentsEnd, NameEnd, NamePart, ParseEvent, RawArgument
 
 _NAME = re.compile(r"""[^\s<>"]+""")
 MAX_NAME = 512
@@ -52,6 +52,7 @@ class TaggedCall(BufferedReader):
         self._value_end = re.compile("|".join(ends))
         self._longest_end = 1 + max(len(tags.value_end), len(tags.argument_open), len(tags.call_end))
         self._num_scanned = 0
+        self._num_told = 0
 
     def _step(self) -> list[ParseEvent] | None:
         match self._state:
@@ -122,7 +123,7 @@ class TaggedCall(BufferedReader):
         if done is not None and self.error is None:
             self._num_key_ends += 1
             if self._num_key_ends == len(self._tags.key_end):
-                self._num_scanned = 0
+                self._num_scanned = self._num_told = 0
                 self._state = _State.VALUE
         return done
 
@@ -131,9 +132,19 @@ class TaggedCall(BufferedReader):
         if found is None:
             # A long value is not searched again at each of its tokens.
             self._num_scanned = max(0, len(self._text) - self._longest_end)
-            return None
+            return self._part() if self.tells_parts else None
         value = self._take(found.end())[: found.start()]
         if self._tags.has_newlines:
             value = value.removeprefix("\n").removesuffix("\n")
         self._state = _State.BETWEEN
         return [RawArgument(self._key, value)]
+
+    def _part(self) -> list[ParseEvent] | None:
+        """What of the value is surely text: all but what may be its end."""
+        if self._num_told == 0 and self._tags.has_newlines and self._text.startswith("\n"):
+            self._num_told = 1
+        text = self._text[self._num_told : self._num_scanned]
+        if not text:
+            return None
+        self._num_told += len(text)
+        return [ArgumentPart(self._key, text)]

@@ -42,6 +42,7 @@ class TurnGrammar:
         self._plan = plan
         self._eos_token_ids = eos_token_ids
         self._is_auto = mode is ChoiceMode.AUTO
+        self._goes_on = plan.is_interleaved
         self._num_sections = 0
         self._unread = UnreadTokens(token_bytes)
         self._beginning: GrammarState | None = None
@@ -64,7 +65,9 @@ class TurnGrammar:
         state = self._state
         if state is None or state.is_broken or (self._is_auto and not parser.is_in_section):
             return []
-        return [self._eos_token_ids[0]] if state.is_over else state.forced_tokens()
+        if state.is_over:
+            return [] if self._goes_on else [self._eos_token_ids[0]]
+        return state.forced_tokens()
 
     def expected_text(self, parser: CallParser) -> str:
         """A marker that has begun is likely to go on, and then a name follows it.
@@ -82,7 +85,7 @@ class TurnGrammar:
         return len(token_ids) if state is None or state.is_broken else state.num_allowed(token_ids)
 
     def fill_mask(self, bitmask: npt.NDArray[np.int32], parser: CallParser) -> bool:
-        if self._state is None or self._state.is_broken:
+        if self._state is None or self._state.is_broken or (self._goes_on and self._state.is_over):
             return False
         self._state.fill(bitmask)
         if self._is_auto and not parser.is_in_section:

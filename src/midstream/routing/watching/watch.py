@@ -13,6 +13,7 @@ from midstream.messages import (
     CallAbandoned,
     CallClosed,
     CallNamed,
+    CallPartial,
     CallReady,
     CallRouted,
     ChoiceMode,
@@ -28,6 +29,7 @@ from midstream.routing.watching.dialects import dialect_named, marker_ids
 from midstream.routing.watching.dialects.dialect import Dialect
 from midstream.routing.watching.events import (
     ArgumentEnd,
+    ArgumentPart,
     ArgumentsEnd,
     ArgumentsText,
     CallBegin,
@@ -68,7 +70,10 @@ class Watches:
             dialect,
             TurnGrammar(self._grammars, dialect, plan, token_bytes, self._eos_token_ids),
             num_earlier_calls=num_earlier_calls,
-            banned_token_ids=tuple(self._added_tokens[text] for text in banned if text in self._added_tokens),
+            banned_token_ids=(
+                *plan.banned_token_ids,
+                *(self._added_tokens[text] for text in banned if text in self._added_tokens),
+            ),
         )
 
     def _token_bytes(self, dialect: Dialect) -> list[bytes]:
@@ -99,7 +104,7 @@ class CallWatch:
         self._tools = {spec.name: WatchedTool(spec) for spec in plan.tools} if is_watching else {}
         self._names = NameTrie(self._tools)
         self._call: Call | None = None
-        self._num_server_calls = 0
+        self.server_calls: list[str] = []
         self.num_calls = num_earlier_calls
         self.banned_token_ids = banned_token_ids
 
@@ -120,8 +125,9 @@ class CallWatch:
     def cut(self, text: str, mark: Mark) -> list[WatchEvent]:
         return self._finish(text, mark, is_cut=True)
 
-    def awaits_results(self) -> bool:
-        return self._num_server_calls > 0
+    @property
+    def is_at_boundary(self) -> bool:
+        return self._parser.is_at_boundary
 
     def forced_tokens(self) -> list[int]:
         return self._grammar.forced_tokens(self._parser)
@@ -159,6 +165,8 @@ class CallWatch:
                 return self._arguments_delta(text)
             case ArgumentEnd(name, value_json):
                 return self._on_argument(name, value_json, mark)
+            case ArgumentPart(name, text):
+                return self._on_part(name, text)
             case TypedArgument(name, value_json):
                 return self._on_transcoded(name, value_json, mark)
             case RawArgument(name, text):
@@ -183,12 +191,19 @@ class CallWatch:
             self._parser.reject(f"no tool {name!r} is enabled")
             return events
         call.is_named = True
+        if call.tool.takes_parts:
+            self._parser.tell_parts()
         return [*events, CallNamed(call.index, name, call_id)]
 
     def _arguments_delta(self, text: str) -> list[WatchEvent]:
         call = self._open_call()
         # A server tool gets its arguments as a frame: the text goes to clients alone.
         return [] if call.tool.is_server else [ArgumentsDelta(call.index, text)]
+
+    def _on_part(self, name: str, text: str) -> list[WatchEvent]:
+        call = self._open_call()
+        field_index = call.tool.layout.index.get(name)
+        return [] if field_index is None else [CallPartial(call.index, field_index, text)]
 
     def _on_raw(self, name: str, text: str, mark: Mark) -> list[WatchEvent]:
         value_json = self._open_call().coerced(name, text)
@@ -216,7 +231,8 @@ class CallWatch:
         if fault is not None:
             self._parser.reject(fault)
             return []
-        self._num_server_calls += call.tool.is_server
+        if call.tool.is_server:
+            self.server_calls.append(call.tool.spec.name)
         ready = [] if call.has_text else self._arguments_delta(call.json_end())
         frame = call.closing_frame()
         if frame is not None:
