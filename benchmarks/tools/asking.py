@@ -14,6 +14,7 @@ from benchmarks.tools.bfcl import Call, Case
 from midstream.cli.compose import watch_factory
 from midstream.engine.build import build_engine, build_runner
 from midstream.engine.loop import Engine
+from midstream.engine.watch import TokenWatch, WatchFactory
 from midstream.messages import (
     Abort,
     AddRequest,
@@ -92,10 +93,19 @@ class _Port:
             self.is_done = self.is_done or each.is_parked or each.finished is not None
 
 
-class Asker:
-    """One engine. `constrains=False`: the grammar is off, and nothing is forced."""
+def _unforced(make_watch: WatchFactory) -> WatchFactory:
+    def make(plan: ToolPlan | None, num_earlier_calls: int) -> TokenWatch:
+        watch = make_watch(plan, num_earlier_calls)
+        watch.forced_tokens = list  # type: ignore[method-assign]
+        return watch
 
-    def __init__(self, model: Path, *, constrains: bool = True) -> None:
+    return make
+
+
+class Asker:
+    """One engine. `constrains=False`: the grammar is off. `one_a_pass`: nothing is forced or guessed."""
+
+    def __init__(self, model: Path, *, constrains: bool = True, one_a_pass: bool = False) -> None:
         files = resolve(str(model))
         gguf = GgufFile.open(files.path)
         self.tokenizer = Tokenizer.load(files, gguf)
@@ -113,9 +123,12 @@ class Asker:
             max_num_batched_tokens=256,
             max_model_len=_SLOT_TOKENS,
             num_threads=THREADS,
+            prompt_lookup=not one_a_pass,
         )
         runner, budget = build_runner(options, files, self.tokenizer)
         make_watch = watch_factory(self.tokenizer, constrains=constrains)
+        if one_a_pass:
+            make_watch = _unforced(make_watch)
         self._engine: Engine = build_engine(options, self._port, runner, budget, self.tokenizer, make_watch)
 
     def ask(self, messages: Sequence[dict[str, Any]], tools: list[dict[str, Any]], plan: ToolPlan, limit: int) -> Asked:

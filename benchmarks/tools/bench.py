@@ -100,6 +100,10 @@ class Bench:
             figures, num_without = dispatch.times_to_dispatch(asker, category, self._cache, self._num_cases)
             figures["turns cut before a call was whole"] = [float(num_without)]
             self.results.add(f"BFCL {category}", MIDSTREAM, figures)
+        asker = Asker(self._model, one_a_pass=True)
+        for category in dispatch.TIMED:
+            times_ms = dispatch.whole_turns_ms(asker, category, self._cache, self._num_cases)
+            self.results.add(f"BFCL {category}", MIDSTREAM, {"turn's end, one token a pass: ms": times_ms})
 
     def preparation(self) -> None:
         self.results.add("preparation of a call, BFCL simple", MIDSTREAM, preparation.measure(self._cache))

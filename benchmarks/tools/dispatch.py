@@ -10,24 +10,41 @@ from midstream.messages import CallClosed, CallReady, CallRouted, ChoiceMode, To
 Figures = dict[str, list[float]]
 
 _MAX_TOKENS = 400
+_FREE_TOKENS = 160
+"""Of a turn without a grammar: a call that has not begun by then does not come."""
 TIMED = ("simple", "multiple", "parallel")
 JUDGED = ("simple", "multiple", "parallel", "live_simple")
 STAGES = ("routed", "ready", "call's end", "turn's end")
 _KINDS = (("routed", CallRouted), ("ready", CallReady), ("call's end", CallClosed))
 
 
-def required(case: Case, *, parallel: bool) -> ToolPlan:
-    return ToolPlan("hermes", case.tools, ToolChoice(ChoiceMode.REQUIRED), parallel)
+def held(case: Case, category: str) -> ToolPlan:
+    """One call of any tool; where several are wanted, those that are, by name and in their order."""
+    if category == "parallel":
+        names = tuple(name for wanted in case.accepted for name in wanted)
+        return ToolPlan("hermes", case.tools, ToolChoice(ChoiceMode.NAMED, names))
+    return ToolPlan("hermes", case.tools, ToolChoice(ChoiceMode.REQUIRED), parallel=False)
+
+
+def whole_turns_ms(asker: Asker, category: str, cache: Path, limit: int | None) -> list[float]:
+    """As a server does that reads a call when its turn has ended: from the turn's first token to its last."""
+    times = []
+    for case in load(category, cache)[:limit]:
+        asked = asker.ask(case.messages, case.template_tools, held(case, category), _MAX_TOKENS)
+        if asked.marks(CallClosed):
+            times.append((asked.end_ns - asked.first_token_ns) / 1e6)
+    return times
 
 
 def times_to_dispatch(asker: Asker, category: str, cache: Path, limit: int | None) -> tuple[Figures, int]:
-    """Tokens, passes and ms from the turn's first token to each stage of its first call; and the cases with none."""
+    """Tokens, passes and ms from the turn's first token to each stage of its first call; and the cases with none.
+
+    A time below 0: the grammar knew it before the model had written anything.
+    """
     figures: Figures = {}
     num_without = 0
     for case in load(category, cache)[:limit]:
-        asked = asker.ask(
-            case.messages, case.template_tools, required(case, parallel=category == "parallel"), _MAX_TOKENS
-        )
+        asked = asker.ask(case.messages, case.template_tools, held(case, category), _MAX_TOKENS)
         if not asked.marks(CallClosed):
             num_without += 1  # cut at its limit
             continue
@@ -55,11 +72,11 @@ def accuracy(model: Path, cache: Path, num_cases: int) -> dict[str, Figures]:
     for how, constrains in (("held to the grammar", True), ("unconstrained", False)):
         asker = Asker(model, constrains=constrains)
         for category in JUDGED:
-            is_parallel = category == "parallel"
             rights = []
             for case in load(category, cache)[:num_cases]:
-                plan = required(case, parallel=is_parallel) if constrains else ToolPlan("hermes", case.tools)
-                asked = asker.ask(case.messages, case.template_tools, plan, _MAX_TOKENS)
+                plan = held(case, category) if constrains else ToolPlan("hermes", case.tools)
+                limit = _MAX_TOKENS if constrains else _FREE_TOKENS
+                asked = asker.ask(case.messages, case.template_tools, plan, limit)
                 rights.append(float(case.is_right(asked.calls(case))))
             found[category][f"whole calls right, {how}"] = rights
     return found
