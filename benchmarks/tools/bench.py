@@ -30,7 +30,7 @@ from midstream.telemetry.logs import configure_logs
 
 COUNTS = (1, 2, 4, 8)
 _MODES = {"inline": INLINE, "interleaved": INTERLEAVED}
-_TOOLS = ("--tools", "tools.wait_tools", "--tool-dialect", "hermes")
+_TOOLS = ("--tools", "tools.wait_tools", "--max-tool-rounds", "1")
 _JUDGED_CASES = 100
 
 

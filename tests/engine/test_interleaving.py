@@ -143,6 +143,16 @@ def test_calls_that_must_be_made_do_not_end_the_turn(talk: Interleaving, mode: C
     assert talk.runner.refused == []
 
 
+def test_no_more_calls_are_made_than_were_asked_for_by_name(talk: Interleaving) -> None:
+    talk.begin("two", ChoiceMode.NAMED)
+    talk.run_until_idle()
+    assert talk.is_parked(1)
+    talk.inject()
+    talk.run_until_idle()
+    assert talk.text(1) == PING_CALL + AFTER, "the second one is text"
+    assert talk.num_injects == 1
+
+
 def test_a_result_that_leaves_no_room_ends_the_answer(tokenizer: Tokenizer) -> None:
     talk = Interleaving(tokenizer, SCRIPTS, max_model_len=96, num_blocks=8)
     talk.begin("short")

@@ -3,6 +3,7 @@
 Implements `engine.watch.TokenWatch` (the engine is handed it and knows only that Protocol).
 """
 
+import sys
 from itertools import chain
 
 import numpy as np
@@ -84,6 +85,13 @@ class Watches:
         return self._by_dialect[dialect.name]
 
 
+def max_calls(plan: ToolPlan) -> int:
+    """Calls that a turn may hold: those that were asked for by name, one, or as many as the model wants."""
+    if plan.choice.names:
+        return len(plan.choice.names)
+    return sys.maxsize if plan.parallel else 1
+
+
 class CallWatch:
     """The watch of one turn. Pure but for its grammar: the same tokens give the same events."""
 
@@ -103,6 +111,7 @@ class CallWatch:
         self._grammar = grammar
         self._tools = {spec.name: WatchedTool(spec) for spec in plan.tools} if is_watching else {}
         self._names = NameTrie(self._tools)
+        self._last_call = num_earlier_calls + max_calls(plan)
         self._call: Call | None = None
         self.server_calls: list[str] = []
         self.num_calls = num_earlier_calls
@@ -178,7 +187,7 @@ class CallWatch:
         return []
 
     def _route(self, name: str | None, mark: Mark) -> list[WatchEvent]:
-        if name is None or self._call is not None:
+        if name is None or self._call is not None or self.num_calls >= self._last_call:
             return []
         self._call = Call(self.num_calls, self._tools[name])
         self.num_calls += 1
@@ -188,7 +197,8 @@ class CallWatch:
         events = self._route(name if name in self._tools else None, mark)
         call = self._call
         if call is None or call.tool.spec.name != name:
-            self._parser.reject(f"no tool {name!r} is enabled")
+            is_one_more = self.num_calls >= self._last_call
+            self._parser.reject("no more calls were asked for" if is_one_more else f"no tool {name!r} is enabled")
             return events
         call.is_named = True
         if call.tool.takes_parts:
