@@ -19,7 +19,7 @@ from benchmarks.machine import machine, versions
 from benchmarks.models import model_files
 from benchmarks.results import LLAMA, MIDSTREAM, Results
 from benchmarks.servers import ROOT, Profile, Server, llama_cpp, midstream
-from benchmarks.tools import bfcl, dispatch, overlap, preparation
+from benchmarks.tools import bfcl, dispatch, overlap, partial, preparation
 from benchmarks.tools.asking import Asker
 from benchmarks.tools.goals import DISTANCE, GOALS, HIDDEN, INLINE, INTERLEAVED, LOOP, TALK, TOOK, workload
 from benchmarks.tools.overlap import AskOne
@@ -50,6 +50,7 @@ class Bench:
             "overlap": self.overlap,
             "dispatch": self.dispatch,
             "preparation": self.preparation,
+            "partial": self.partial,
             "accuracy": self.accuracy,
         }
 
@@ -88,6 +89,7 @@ class Bench:
                         f"{name}: {TOOK}": stream.took_s,
                         f"{name}: tools beside tools, s": stream.tools_beside_tools_s,
                         f"{name}: tools beside decode, s": stream.tools_beside_decode_s,
+                        f"{name}: longest wait of a result, s": stream.wait_s,
                         f"{name}: {DISTANCE}": 100 * stream.distance,
                     }
                     self.results.add(workload(num_calls, delay_ms), MIDSTREAM, figures)
@@ -107,6 +109,17 @@ class Bench:
 
     def preparation(self) -> None:
         self.results.add("preparation of a call, BFCL simple", MIDSTREAM, preparation.measure(self._cache))
+
+    def partial(self) -> None:
+        arguments = ("--tools", "tools.partial_tools", "--max-tool-rounds", "1")
+        with midstream(self._profile, *arguments) as server:
+            for number in range(self._rounds + 1):
+                for kind in partial.KINDS:
+                    for way in partial.WAYS:
+                        took_s = run(partial.time_to_result_s(server, kind, way, number))
+                        if number:  # the first warms
+                            figure = f"argument {way}: request to result, s"
+                            self.results.add(f"partial execution: {kind}", MIDSTREAM, {figure: took_s})
 
     def accuracy(self) -> None:
         num_cases = min(_JUDGED_CASES, self._num_cases or _JUDGED_CASES)
@@ -148,7 +161,9 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3, help="of the overlap workload, servers alternating")
     parser.add_argument("--cases", type=int, help="of each BFCL category; all by default")
-    parser.add_argument("--only", help="some stages, comma-separated: overlap, dispatch, preparation, accuracy")
+    parser.add_argument(
+        "--only", help="some stages, comma-separated: overlap, dispatch, preparation, partial, accuracy"
+    )
     parser.add_argument("--out", type=Path, help="where the report goes, without its suffix")
     return parser
 

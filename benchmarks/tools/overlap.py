@@ -117,6 +117,8 @@ class OneStream:
     took_s: float
     bound_s: float
     """The longest way through one call: its dispatch, its tool's time, and what is decoded after the last result."""
+    wait_s: float
+    """The longest that a result waited to be put in: inline for the others, interleaved for a sentence's end."""
     tools_beside_tools_s: float
     """The tools' times less the time in which any of them ran."""
     tools_beside_decode_s: float
@@ -146,9 +148,10 @@ def _measured(stream: Stream, delay_s: float) -> OneStream:
     times: dict[str, dict[str, float]] = {}
     for time_s, call in stream.events:
         times.setdefault(call["id"], {}).setdefault(call["state"], time_s)
+    waits_s = [each["injected"] - each["done"] for each in times.values()]
     last_injected_s = max(each["injected"] for each in times.values())
     answer = [time_s for time_s in stream.token_times_s if time_s >= last_injected_s]
-    end_s = answer[:ANSWER_TOKENS][-1]
+    end_s = answer[:ANSWER_TOKENS][-1] if answer else stream.events[-1][0]
     ready_s = max(each["running"] + delay_s for each in times.values())
     spans = [(each["running"], each["done"]) for each in times.values()]
     covered_s = _covered(spans)
@@ -157,6 +160,7 @@ def _measured(stream: Stream, delay_s: float) -> OneStream:
         took_s=end_s - stream.sent_s,
         bound_s=ready_s - stream.sent_s + (end_s - last_injected_s),
         tools_beside_tools_s=sum(end - start for start, end in spans) - covered_s,
+        wait_s=max(waits_s),
         tools_beside_decode_s=covered_s + _covered(writing) - _covered(spans + writing),
     )
 
