@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from midstream.gateway.tool_plans import INTERLEAVED_NOTE
 from midstream.modelfile.tokenizer import Tokenizer
+from midstream.routing.watching.dialects.dialect import INTERLEAVED_NOTE
 from tests.gateway.serving import SCRIPTS, STATUS_CALL, Serving, call, serving, wait_for
 from tests.support.wire import check_chat_stream
 

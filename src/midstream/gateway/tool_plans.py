@@ -105,20 +105,14 @@ class ToolPlans:
         )
 
 
-INTERLEAVED_NOTE = (
-    "Tool results arrive while you write. After a call, go on with what you can say without its result; "
-    "use the result when it is there, and never make one up."
-)
-
-
 def told_of_mode(messages: list[dict[str, Any]], plan: ToolPlan | None) -> list[dict[str, Any]]:
     """The messages, with a word to the model that results arrive while it writes, where they do."""
     if plan is None or not plan.is_interleaved:
         return messages
-    first = messages[0]
+    note, first = dialect_named(plan.dialect).interleaved_note, messages[0]
     if first["role"] != "system" or not isinstance(first["content"], str):
-        return [{"role": "system", "content": INTERLEAVED_NOTE}, *messages]
-    return [{**first, "content": f"{first['content']}\n\n{INTERLEAVED_NOTE}"}, *messages[1:]]
+        return [{"role": "system", "content": note}, *messages]
+    return [{**first, "content": f"{first['content']}\n\n{note}"}, *messages[1:]]
 
 
 def template_tools(plan: ToolPlan | None) -> list[dict[str, Any]] | None:

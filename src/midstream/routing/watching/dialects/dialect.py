@@ -9,6 +9,11 @@ from midstream.routing.watching.parser import Markers
 
 JSON_ARGUMENTS = json_rules()
 
+INTERLEAVED_NOTE = (
+    "Tool results arrive while you write. After a call, go on with what you can say without its result; "
+    "use the result when it is there, and never make one up."
+)
+
 CallId = Callable[[str, str, int], str]
 """Makes the id of a call from a unique text, its tool's name and its number in the answer."""
 
@@ -58,6 +63,8 @@ class Dialect:
     """Its own markers around reasoning; None takes the tokenizer's."""
     result_frames: tuple[str, ...] = ()
     """Texts that only the server may write; sampling is kept from those that are single tokens."""
+    interleaved_note: str = INTERLEAVED_NOTE
+    """What its models are told where results arrive while they write."""
     call_id: CallId | None = None
     """The form of ids that the template asks for; None takes any."""
 
