@@ -35,7 +35,7 @@ TURNS = {
     "mistral_v3": f"[TOOL_CALLS] [{OBJECT}]",
     "granite": f"<|tool_call|>[{OBJECT}]",
     "granite31": f"<tool_call>[{OBJECT}]",
-    "mistral_v11": f"[TOOL_CALLS]x{JSON}",
+    "mistral_v11": f"[TOOL_CALLS]x[ARGS]{JSON}",
     "deepseek_v3": f"{DEEPSEEK}function<｜tool▁sep｜>x\n```json\n{JSON}\n```{DEEPSEEK_END}",
     "deepseek_v31": f"{DEEPSEEK}x<｜tool▁sep｜>{JSON}{DEEPSEEK_END}",
     "kimi_k2": "<|tool_calls_section_begin|><|tool_call_begin|>functions.x:0<|tool_call_argument_begin|>"

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from midstream.routing.watching.call_form import CallForm
 from midstream.routing.watching.call_object import CallObject
-from midstream.routing.watching.dialects.dialect import Dialect
+from midstream.routing.watching.dialects.dialect import Dialect, Template
 
 _BARE = CallForm(CallObject, starts=("[",), begin="[", separator=",", end="]")
 _ALPHANUMERIC = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"
@@ -22,6 +22,11 @@ def mistral_call_id(unique: str, name: str, number: int) -> str:
     """Nine letters and digits: Mistral's templates refuse any other id."""
     digest = hashlib.sha256(unique.encode()).digest()
     return "".join(_ALPHANUMERIC[byte % len(_ALPHANUMERIC)] for byte in digest[:9])
+
+
+def _has_no_closing(template: Template) -> bool:
+    """Granite 4 closes its calls, each in a block of its own: that is Hermes."""
+    return "</tool_call>" not in template.text
 
 
 XLAM = Dialect(
@@ -50,7 +55,7 @@ GRANITE = replace(
     XLAM,
     name="granite",
     calls=replace(_BARE, openings=("<|tool_call|>", "<tool_call>"), starts=()),
-    fits=lambda template: template.has("<|tool_call|>", "<|start_of_role|>"),
+    fits=lambda template: template.has("<|tool_call|>", "<|start_of_role|>") and _has_no_closing(template),
     opening="<|tool_call|>",
 )
 
@@ -58,6 +63,6 @@ GRANITE31 = replace(
     GRANITE,
     name="granite31",
     calls=replace(_BARE, openings=("<tool_call>", "<|tool_call|>"), starts=()),
-    fits=lambda template: template.has("<tool_call>", "<|start_of_role|>") and "<|tool_call|>" not in template.text,
+    fits=lambda template: template.has("<tool_call>", "<|start_of_role|>") and _has_no_closing(template),
     opening="<tool_call>",
 )

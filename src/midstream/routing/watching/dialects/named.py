@@ -40,14 +40,13 @@ MISTRAL_V11 = Dialect(
         ),
         openings=("[TOOL_CALLS]",),
     ),
-    fits=lambda template: template.has("[TOOL_CALLS]", "[ARGS]") or template.has("[TOOL_CALLS]", "[TOOL_CONTENT]"),
+    fits=lambda template: template.has("[TOOL_CALLS]", "[ARGS]"),
     opening="[TOOL_CALLS]",
     before_name="",
-    before_arguments="",
+    before_arguments="[ARGS]",
     after_arguments="",
     between_calls="[TOOL_CALLS]",
     result_frames=("[TOOL_RESULTS]", "[/TOOL_RESULTS]"),
-    reasoning=None,
     call_id=mistral_call_id,
 )
 
