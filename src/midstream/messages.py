@@ -76,6 +76,8 @@ class ToolPlan(msgspec.Struct, frozen=True):
     parallel: bool = True
     """False: at most one call a turn."""
     reasoning_markers: tuple[str, str] | None = None
+    end_token_id: int | None = None
+    """What the model's template ends a turn with; None takes the first of its end tokens."""
     is_interleaved: bool = False
     """Results join while the model goes on writing; calls that must be made do not end the turn."""
     banned_token_ids: tuple[int, ...] = ()

@@ -1,19 +1,25 @@
 """Results that join while the model goes on writing: where they are put in, and that none is lost."""
 
+from typing import Any
+
 import msgspec
 import pytest
 
-from midstream.messages import ChoiceMode, FinishReason, Inject, ToolPlan
+from midstream.messages import ChoiceMode, FinishReason, Inject, RunsOn, ToolPlan
 from midstream.modelfile.tokenizer import Tokenizer
-from tests.engine.talk import PING_CALL, Talk, plan
+from tests.engine.talk import PING, PING_CALL, Talk, plan
 
 AFTER = "After the result."
-SCRIPTS = {
+PONG_CALL = PING_CALL.replace("ping", "pong")
+PONG = msgspec.structs.replace(PING, name="pong", tool_id=1, runs_on=RunsOn.CLIENT)
+SCRIPTS: dict[str, list[list[Any]]] = {
     "lines": [[f"{PING_CALL}First line\nSecond line\nThird line"], [AFTER]],
     "sentences": [[f"{PING_CALL} It takes a while. Let me go on, e.g. here"], [AFTER]],
     "code": [[f"{PING_CALL}Like this:\n```\na = 1\nb = 2\n```\nSo it is\n"], [AFTER]],
     "call": [[f"{PING_CALL}\n{PING_CALL}\nand text\n"], [AFTER], [AFTER]],
     "short": [[PING_CALL], [AFTER]],
+    "mixed": [[f"{PING_CALL}Let me ask you, too\n{PONG_CALL}"], [AFTER]],
+    "emoji": [[PING_CALL, "Done!", *(bytes([byte]) for byte in "😀".encode()), " So\n"], [AFTER]],
     "two": [[f"{PING_CALL}{PING_CALL}"], [AFTER], [AFTER]],
     "again": [[PING_CALL], [f"{PING_CALL}More\n"], [AFTER]],
 }
@@ -185,3 +191,35 @@ def test_injected_tokens_do_not_count_towards_the_limit(talk: Interleaving) -> N
     other.inject("[a long result " * 20)
     other.run_until_idle()
     assert other.written == talk.written
+
+
+def test_nothing_joins_a_turn_that_the_client_has_to_answer(tokenizer: Tokenizer) -> None:
+    talk = Interleaving(tokenizer, SCRIPTS)
+    both = msgspec.structs.replace(interleaved(), tools=(PING, PONG))
+    talk.ask(1, "mixed", both)
+    talk.step()
+    talk.step_to('{"name": "pong"')
+    talk.inject()
+    talk.run_until_idle()
+    assert talk.num_injects == 0
+    assert talk.is_parked(1), "the server's result goes with the client's"
+    talk.abort(1)
+    talk.run_until_idle()
+    assert not talk.engine.sequences
+
+
+def test_nothing_joins_in_the_middle_of_a_character(talk: Interleaving) -> None:
+    talk.begin("emoji")
+    talk.step_to("Done!")
+    talk.step()
+    talk.inject()
+    talk.run_until_idle()
+    assert talk.text(1) == f"Done!😀 So\n{AFTER}"
+
+
+def test_nothing_joins_where_a_stop_string_may_have_begun(talk: Interleaving) -> None:
+    talk.begin("sentences", stop=(" Let me stay",))
+    talk.step_to("Let me")
+    talk.inject()
+    talk.run_until_idle()
+    assert talk.text(1) == SCRIPTS["sentences"][0][0].removeprefix(PING_CALL) + AFTER

@@ -120,9 +120,8 @@ def running_server(
         if reasoning_markers is not None:
             server_tools = gateway.services.dispatcher.tools
             dialect = dialect_named(config.tool_dialect or "hermes")
-            gateway.tool_plans = ToolPlans(
-                dialect, server_tools, reasoning_markers, new_id, gateway.tool_plans.banned_token_ids
-            )
+            frame = gateway.tool_plans.frame
+            gateway.tool_plans = ToolPlans(dialect, server_tools, reasoning_markers, new_id, frame)
         server = Server(create_app(gateway), gateway)
         box.update(gateway=gateway, server=server, loop=asyncio.get_running_loop())
         serving = asyncio.create_task(server.serve())

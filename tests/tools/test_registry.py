@@ -122,7 +122,15 @@ def test_a_streamed_argument_is_refused_where_it_cannot_work() -> None:
         tool(read_only=True)(two)
     with pytest.raises(ConfigError, match="async def"):
         tool(read_only=True)(on_a_thread)
-    with pytest.raises(ConfigError, match="mark it read_only"):
+
+    async def may_be_missing(a: AsyncIterator[str] | None = None) -> None: ...
+    async def has_a_default(a: AsyncIterator[str] = None) -> None: ...  # type: ignore[assignment]  # noqa: RUF013
+
+    with pytest.raises(ConfigError, match="has no default"):
+        tool(read_only=True)(has_a_default)
+    with pytest.raises(ConfigError, match="no JSON form"):
+        tool(read_only=True)(may_be_missing)
+    with pytest.raises(ConfigError, match="read_only"):
         tool(may_change_something)
 
 

@@ -86,8 +86,8 @@ def build_gateway(
     tools = {spec.name: ServerTool(spec, python_tools) for spec in registry.specs()}
     shown_token_ids = marker_ids(dialect, tokenizer.special_tokens)
     injector = Injector(template, tokenizer, max_result_tokens=config.max_result_tokens)
-    banned_token_ids = tuple(sorted(injector.frame_token_ids() - shown_token_ids))
-    tool_plans = ToolPlans(dialect, tools, reasoning_markers(tokenizer), new_id, banned_token_ids)
+    frame = injector.frame(shown_token_ids)
+    tool_plans = ToolPlans(dialect, tools, reasoning_markers(tokenizer), new_id, frame)
     dispatcher = Dispatcher(
         tools,
         timeout_s=config.tool_timeout_s,

@@ -14,6 +14,11 @@ class Detokenizer:
         self._token_bytes = token_bytes
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
+    @property
+    def is_empty(self) -> bool:
+        """No part of a character is held back."""
+        return not self._decoder.getstate()[0]
+
     def feed(self, token_id: int) -> str:
         return self._decoder.decode(self._token_bytes[token_id])
 

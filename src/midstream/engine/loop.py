@@ -247,8 +247,8 @@ class Engine:
             return
         seq.injects.append(command)
         turn = Turn(seq, time.monotonic_ns())
-        if seq.status is SequenceStatus.PARKED:
-            turn.is_parked = True
+        turn.is_parked = seq.status is SequenceStatus.PARKED
+        if turn.is_parked and self._may_inject(turn):
             self.scheduler.wake(seq)
         self._inject(turn)
         if not turn.is_empty:
@@ -256,8 +256,9 @@ class Engine:
 
     def _may_inject(self, turn: Turn) -> bool:
         seq = turn.seq
-        is_place = turn.is_parked or seq.is_at_result or seq.watch.is_at_boundary
-        return bool(seq.injects) and turn.finished is None and is_place
+        if not seq.injects or turn.finished is not None or seq.watch.has_client_calls:
+            return False
+        return turn.is_parked or seq.is_at_result or seq.is_at_boundary
 
     def _inject(self, turn: Turn) -> None:
         """Put in every result that waits, if it may be done here; the model then writes a turn of its own."""

@@ -89,6 +89,11 @@ class Sequence:
         return self.num_awaited + len(self.watch.server_calls) > 0
 
     @property
+    def is_at_boundary(self) -> bool:
+        """A line or a sentence has ended, and no text is held: half a character, or what may be a stop string."""
+        return self.watch.is_at_boundary and self.detokenizer.is_empty and self.stop.is_empty
+
+    @property
     def is_at_result(self) -> bool:
         """Nothing has been written since a result was put in."""
         return self.num_injected > 0 and self.num_generated == self.turn_start_generated

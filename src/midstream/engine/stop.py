@@ -20,6 +20,11 @@ class StopMatcher:
         self._stops = stops
         self._held = ""
 
+    @property
+    def is_empty(self) -> bool:
+        """No text is held back."""
+        return not self._held
+
     def feed(self, text: str) -> StopResult:
         if not self._stops:
             return StopResult(text)

@@ -61,6 +61,8 @@ class Turn:
         """Put in the oldest result that waits. A turn that the model has not ended is ended first."""
         seq, command = self.seq, self.seq.injects.popleft()
         token_ids = command.token_ids
+        if command.tool_plan is not None and command.tool_plan.end_token_id is not None:
+            end_token_id = command.tool_plan.end_token_id
         if self.is_parked:
             self.is_parked = False
         else:

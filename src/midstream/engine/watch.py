@@ -40,6 +40,10 @@ class TokenWatch(Protocol):
         """The tools of this turn's closed calls whose results the server brings."""
 
     @property
+    def has_client_calls(self) -> bool:
+        """A call of this turn is the client's to answer: the turn is not ours to go on with."""
+
+    @property
     def is_at_boundary(self) -> bool:
         """True where something may be put in: after a line or a sentence, outside calls, code and reasoning."""
 
@@ -68,6 +72,7 @@ class PlainWatch:
 
     num_calls = 0
     server_calls: Sequence[str] = ()
+    has_client_calls = False
     is_in_call = False
     banned_token_ids: tuple[int, ...] = ()
 

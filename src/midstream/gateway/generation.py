@@ -248,6 +248,7 @@ class Generation:
         self.token_ids += output.injected_token_ids
         if output.num_injects:
             self._has_new_results = self._begins_turn = True
+            self._calls.begin_turn()
         return [_injected(self._sent.popleft()) for _ in range(output.num_injects)]
 
     def _wait_for_results(self) -> None:
@@ -269,7 +270,9 @@ class Generation:
             return [self._ended()]
         if self._client_calls.num_complete:
             # The client has calls to run as well: the turn is its from here, and its next request goes on from both.
-            self.token_ids += injector.render(results, self._request.template_tools, is_models_turn=False)
+            results = [*self._sent, *results]  # those on their way come too late for this turn
+            if results:
+                self.token_ids += injector.render(results, self._request.template_tools, is_models_turn=False)
             self._finish = (FinishReason.STOP, None)
             return [self._ended()]
         self._num_rounds += 1
@@ -279,12 +282,12 @@ class Generation:
         return [_injected(result) for result in results]
 
     def _next_plan(self, round_number: int) -> ToolPlan | None:
-        """Later rounds are auto, the last one none."""
+        """Later rounds are auto, the last one none. A template that opened the reasoning opens it in each turn."""
         plan = self._request.plan
         assert plan is not None
         is_last = round_number > self._services.max_tool_rounds
         mode = ChoiceMode.NONE if is_last else ChoiceMode.AUTO
-        return msgspec.structs.replace(plan, choice=ToolChoice(mode), is_reasoning=False)
+        return msgspec.structs.replace(plan, choice=ToolChoice(mode))
 
     def _ended(self) -> Ended:
         assert self._finish is not None

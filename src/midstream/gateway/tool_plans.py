@@ -14,6 +14,7 @@ from midstream.gateway.offload import sized
 from midstream.messages import ChoiceMode, RunsOn, ToolChoice, ToolPlan, ToolSpec
 from midstream.protocol.btif import Layout, tool_id
 from midstream.routing.dispatching.dispatcher import ServerTool
+from midstream.routing.dispatching.injection import NO_FRAME, ResultFrame
 from midstream.routing.watching.dialects import dialect_named
 from midstream.routing.watching.dialects.dialect import Dialect
 from midstream.routing.watching.grammar import check_tool
@@ -33,14 +34,14 @@ class ToolPlans:
         server_tools: Mapping[str, ServerTool],
         reasoning_markers: tuple[str, str] | None,
         new_id: Callable[[str], str],
-        banned_token_ids: tuple[int, ...] = (),
+        frame: ResultFrame = NO_FRAME,
     ) -> None:
-        """`banned_token_ids`: tokens of the frames around results, which only the server may write."""
+        """`frame`: how results stand in the model's template."""
         self._dialect = dialect
         self._server_tools = server_tools
         self._reasoning_markers = dialect.reasoning or reasoning_markers
         self._new_id = new_id
-        self.banned_token_ids = banned_token_ids
+        self.frame = frame
 
     def new_call_id(self, name: str, number: int) -> str:
         """The id of call `number` of an answer, in the form that the model's template asks for."""
@@ -77,7 +78,8 @@ class ToolPlans:
             request.parallel_tool_calls,
             self._reasoning_markers,
             is_interleaved=request.tool_mode == "interleaved" and bool(server),
-            banned_token_ids=self.banned_token_ids if tools else (),
+            banned_token_ids=self.frame.banned_token_ids if tools else (),
+            end_token_id=self.frame.end_token_id,
         )
 
     def _server_specs(self, request: ChatRequest) -> list[ToolSpec]:

@@ -3,8 +3,6 @@
 import asyncio
 from collections.abc import AsyncIterator
 
-from midstream.errors import ToolArgumentsInvalid
-
 
 class ArgumentStream(AsyncIterator[str]):
     """Pieces of text, as they come; ends when the argument has. One reader."""
@@ -30,11 +28,3 @@ class ArgumentStream(AsyncIterator[str]):
             self._pieces.put_nowait(None)
             raise StopAsyncIteration
         return piece
-
-
-def text_of(arguments: dict[str, object], name: str) -> str:
-    """The streamed argument of a whole call."""
-    text = arguments.get(name)
-    if not isinstance(text, str):
-        raise ToolArgumentsInvalid(f"{name} is missing and is required")
-    return text

@@ -21,7 +21,7 @@ from midstream.errors import BtifError, EnvelopeError, ToolArgumentsInvalid
 from midstream.protocol import btif
 from midstream.protocol.envelope import Kind, Message
 from midstream.protocol.payloads import Error, ErrorCode, Hello, Open, Partial, Progress
-from midstream.tools.argument_stream import ArgumentStream, text_of
+from midstream.tools.argument_stream import ArgumentStream
 from midstream.tools.channel import Channel
 from midstream.tools.context import reporter
 from midstream.tools.limits import HostLimits
@@ -178,7 +178,7 @@ class _Host:
         elif call.tool.streamed is None:
             self._run(call, arguments)
         else:
-            self._stream(call).finish(text_of(arguments, call.tool.streamed))
+            self._stream(call).finish(arguments[call.tool.streamed])
 
     def _on_partial(self, number: int, part: Partial) -> None:
         call = self._calls.get(number)

@@ -63,6 +63,8 @@ class OpenCall:
     ended: "asyncio.Future[ToolResult]"
     deadline_s: float
     on_progress: OnProgress | None
+    lacks_a_part: bool = False
+    """A piece was left out, so that no later one can follow."""
     is_sent: bool = False
     """Its frame is on the way."""
 
@@ -120,8 +122,9 @@ class HostClient:
         return call
 
     def partial(self, call: OpenCall, field_index: int, text: str) -> None:
-        # A host that does not keep up gets the arguments whole, in the frame.
-        if call.number in self._calls and not self._channel.is_congested:
+        # A host that does not keep up gets the rest of the arguments whole, in the frame.
+        call.lacks_a_part = call.lacks_a_part or self._channel.is_congested
+        if call.number in self._calls and not call.lacks_a_part:
             self._channel.send(Kind.PARTIAL, call.number, Partial(field_index, text).pack())
 
     def send_frame(self, call: OpenCall, frame: bytes) -> None:

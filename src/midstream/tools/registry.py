@@ -94,6 +94,8 @@ def tool(
         model, parameters_schema = _parameters(function, parameters)
         own_name = function.__name__ if name is None else name
         streamed = streamed_argument(function)
+        if streamed is not None and streamed not in parameters_schema.get("required", ()):
+            raise ConfigError(f"tool {own_name}: its streamed argument {streamed} has to be in `required`")
         spec = ToolSpec(
             name=own_name,
             tool_id=id_of_name(own_name) if tool_id is None else tool_id,

@@ -63,6 +63,8 @@ def streamed_argument(function: AnyFunction) -> str | None:
     [name] = streamed[:1]
     if len(inspect.signature(function).parameters) > 1:
         _refuse(function, name, "a streamed argument has to be the only one; the others are not known when it begins")
+    if inspect.signature(function).parameters[name].default is not REQUIRED:
+        _refuse(function, name, "a streamed argument has no default: the function begins when it does")
     if not inspect.iscoroutinefunction(function):
         _refuse(function, name, "a streamed argument needs an `async def`")
     return name

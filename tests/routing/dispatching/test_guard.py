@@ -53,7 +53,8 @@ class Stand:
         return call, asyncio.create_task(self._outcome(call))
 
     async def fail(self, error: Exception) -> str:
-        """A whole call that ends with `error`."""
+        """A whole call that ends with `error`, a second after the last."""
+        self.now_s += 1
         _, outcome = self.call()
         self.runs[-1].fail(error)
         return await outcome
@@ -214,6 +215,60 @@ def test_a_tool_that_does_not_answer_is_left_alone_for_a_while(error: Exception)
     guarded(scene, ToolAnnotations())
 
 
+def test_calls_that_a_host_takes_down_together_count_once() -> None:
+    async def scene(stand: Stand) -> None:
+        calls = [stand.call()[1] for _ in range(2 * MAX_FAILURES)]
+        await settle()
+        for run in stand.runs:
+            run.fail(ToolHostDied("gone"))
+        assert {await outcome for outcome in calls} == {"ToolHostDied"}
+        assert stand.guard.refusal() is None
+
+    guarded(scene, ToolAnnotations())
+
+
+@pytest.mark.parametrize("answer", [ToolArgumentsInvalid("a is no integer"), ToolFailed("no")])
+def test_an_error_that_the_host_answers_with_is_an_answer(answer: ToolError) -> None:
+    async def scene(stand: Stand) -> None:
+        for _ in range(MAX_FAILURES):
+            await stand.fail(ToolTimedOut("late"))
+        stand.now_s += PAUSE_S
+        await stand.fail(answer)
+        assert stand.guard.refusal() is None
+
+    guarded(scene, ToolAnnotations())
+
+
+def test_waiting_for_a_place_counts_as_the_calls_own_time() -> None:
+    async def scene(stand: Stand) -> None:
+        stand.call()
+        call = stand.guard.open(20, lambda percent, text: None)
+        call.start(b"frame")
+        with pytest.raises(ToolTimedOut, match="no place was free"):
+            await call.result()
+        stand.runs[0].give("first")
+        await settle()
+        assert stand.guard.slots.take()
+
+    guarded(scene, ToolAnnotations(max_concurrency=1))
+
+
+def test_further_attempts_have_what_is_left_of_the_time() -> None:
+    async def scene(stand: Stand) -> None:
+        _, outcome = stand.call()
+        await settle()
+        stand.now_s += 0.6
+        stand.runs[0].fail(ToolFailed("no"))
+        await settle()
+        assert stand.runs[1].deadline_ms == 400
+        stand.now_s += 0.5
+        stand.runs[1].fail(ToolFailed("no"))
+        assert await outcome == "ToolFailed"
+        assert len(stand.runs) == 2
+
+    guarded(scene, IDEMPOTENT)
+
+
 def test_a_tool_that_answers_with_errors_works() -> None:
     async def scene(stand: Stand) -> None:
         for _ in range(3 * MAX_FAILURES):
@@ -284,6 +339,31 @@ def test_a_later_turn_asks_anew() -> None:
         assert len(stream.runs[1].frames) == 1
         stream.runs[1].give("new")
         assert [result.text for result in await stream.calls.results()] == ["new"]
+
+    play(scene, tool(annotations=READ_ONLY))
+
+
+def test_after_an_interleaved_result_the_model_may_ask_the_same_again() -> None:
+    async def scene(stream: Stream) -> None:
+        stream.call(index=0)
+        stream.runs[0].give("running")
+        await stream.calls.results()
+        stream.calls.begin_turn()
+        stream.call(index=1)
+        stream.runs[1].give("ready")
+        assert [result.text for result in await stream.calls.results()] == ["ready"]
+
+    play(scene, tool(annotations=READ_ONLY))
+
+
+def test_a_run_that_failed_is_not_shared() -> None:
+    async def scene(stream: Stream) -> None:
+        stream.call(index=0)
+        stream.runs[0].fail(ToolFailed("no"))
+        await settle()
+        stream.call(index=1)
+        stream.runs[1].give("yes")
+        assert [result.text for result in await stream.calls.results()] == ["error: no", "yes"]
 
     play(scene, tool(annotations=READ_ONLY))
 

@@ -1,14 +1,18 @@
 """What each dialect's grammar lets a model write: its own syntax, to the byte, and every way through it is a call."""
 
 import re
+from contextlib import suppress
 from decimal import Decimal
 from functools import cache
+from typing import Any
 
 import pytest
 
+from midstream.errors import RequestError
 from midstream.messages import ChoiceMode, ToolChoice, ToolPlan
 from midstream.modelfile.tokenizer import Tokenizer
 from midstream.routing.watching.dialects import DIALECTS, marker_ids
+from midstream.routing.watching.grammar import check_tool
 from midstream.routing.watching.watch import Watches
 from tests.routing.watching.reading import spec
 from tests.routing.watching.schemas import STRING, object_of
@@ -208,3 +212,78 @@ def test_auto_leaves_text_free(tokenizer: Tokenizer, watches: Watches, name: str
     assert not writes.was_refused
     assert walk.reading.text == text
     assert walk.has_ended
+
+
+@pytest.mark.parametrize("are_special", [False, True], ids=["text", "special"])
+@pytest.mark.parametrize("name", [name for name, dialect in DIALECTS.items() if dialect.calls.starts])
+def test_auto_leaves_an_answer_in_json_free(
+    tokenizer: Tokenizer, watches: Watches, name: str, are_special: bool
+) -> None:
+    if are_special:
+        tokenizer = specials_of(name)
+        watches = Watches(tokenizer)
+    for text in ('{"city": "Bern", "name": 1}', '[1, "two"]', "[see note 3]"):
+        writes = Writes(text)
+        walk = walk_of(tokenizer, watches, ToolPlan(name, (spec("x", PARAMETERS),))).go(writes)
+        assert not writes.was_refused
+        assert walk.reading.text == text
+        assert walk.num_forced == 0
+
+
+@pytest.mark.parametrize("mode", [ChoiceMode.REQUIRED, ChoiceMode.NAMED])
+@pytest.mark.parametrize("name", ["hermes", "qwen3_coder", "required_json"])
+def test_calls_that_must_be_made_come_after_the_reasoning_that_the_prompt_has_opened(
+    tokenizer: Tokenizer, watches: Watches, name: str, mode: ChoiceMode
+) -> None:
+    plan = ToolPlan(
+        name,
+        (spec("x", PARAMETERS),),
+        choice(mode),
+        False,
+        reasoning_markers=("<think>", "</think>"),
+        is_reasoning=True,
+    )
+    writes = Writes("Which one? x.</think>" + TURNS[name])
+    walk = walk_of(tokenizer, watches, plan).go(writes)
+    assert not writes.was_refused, walk.text
+    assert walk.reading.reasoning == "Which one? x."
+    assert walk.reading.runs == [("x", ARGUMENTS)]
+    assert walk.has_ended
+
+
+COLOUR = {"$ref": "#/$defs/Colour"}
+OPTIONAL = {
+    **object_of(["a", "n"], a={"anyOf": [COLOUR, {"type": "null"}]}, n={"anyOf": [{"type": "integer"}, COLOUR]}),
+    "$defs": {"Colour": {"type": "string", "enum": ["red", "blue"]}},
+}
+
+
+@pytest.mark.parametrize("name", DIALECTS)
+def test_a_value_of_several_kinds_may_be_each_of_them(tokenizer: Tokenizer, watches: Watches, name: str) -> None:
+    plan = ToolPlan(name, (spec("x", OPTIONAL),), choice(ChoiceMode.REQUIRED), parallel=False)
+    seen: set[object] = set()
+    for seed in range(12):
+        walk = walk_of(tokenizer, watches, plan).go(Wanders(seed, watches_bytes(tokenizer)))
+        [(_, arguments)] = walk.reading.runs
+        assert arguments["a"] in ("red", "blue", None), walk.text
+        assert isinstance(arguments["n"], int) or arguments["n"] in ("red", "blue"), walk.text
+        seen.add(arguments["a"])
+    assert len(seen) > 1, "only one of them can be written"
+
+
+def test_what_a_schema_spells_is_text_and_never_a_special_token() -> None:
+    tokenizer = specials_of("gemma4")
+    watches = Watches(tokenizer)
+    evil = object_of(["a"], a={"enum": ["<|tool_response>"]})
+    plan = ToolPlan("gemma4", (spec("x", evil),), choice(ChoiceMode.REQUIRED), parallel=False)
+    walk = walk_of(tokenizer, watches, plan).go(Wanders(1, tokenizer.all_token_bytes()))
+    assert tokenizer.special_tokens["<|tool_response>"] not in walk.token_ids
+    assert walk.reading.runs == [("x", {"a": "<|tool_response>"})]
+
+
+@pytest.mark.parametrize("schema", [{"a": {"anyOf": 5}}, {"a": {"type": "object", "properties": 5, "required": 5}}])
+@pytest.mark.parametrize("name", DIALECTS)
+def test_a_schema_that_is_none_is_an_error_or_harmless(name: str, schema: dict[str, Any]) -> None:
+    parameters = {"type": "object", "properties": schema}
+    with suppress(RequestError):
+        check_tool(spec("x", parameters), DIALECTS[name], "tools.0")

@@ -2,6 +2,7 @@
 
 import json
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -67,3 +68,24 @@ def test_a_string_is_told_as_it_grows(text: str, is_ascii: bool, data: st.DataOb
     told = StringParts(1)
     seen = "".join(told.next(raw, end) for end in [*ends, len(raw) - 1])
     assert seen == text
+
+
+@pytest.mark.parametrize("raw", [r'"ab\udc00cd"', r'"ab\ud83dcd"', r'"ab\ud83d\u0041"'])
+def test_half_a_character_is_never_told(raw: str) -> None:
+    told = StringParts(1)
+    text = "".join(told.next(raw, end) for end in range(1, len(raw)))
+    assert text == "ab"
+
+
+def test_a_call_with_half_a_character_is_none(watches: Watches) -> None:
+    tool = spec("x", object_of(a=STRING), runs_on=RunsOn.CLIENT)
+    for dialect, turn in (
+        ("pythonic", r'[x(a="\ud800")]'),
+        ("hermes", r'<tool_call>\n{"name": "x", "arguments": {"a": "\ud800"}}\n</tool_call>'.replace(r"\n", "\n")),
+    ):
+        plan = ToolPlan(dialect, (tool,))
+        for pieces in ([turn], list(turn)):
+            reading = read(watches.make(plan, 0), pieces, plan=plan)
+            assert reading.closed == []
+            for event in reading.events:
+                msgspec.msgpack.encode(event)  # what cannot be sent would take the engine with it

@@ -120,9 +120,13 @@ class CallSet:
         timeout_s = min(self._dispatcher.timeout_s(event.name), max(0.001, self._dispatcher.budget_s - spent_s))
         self._calls[event.index] = self._dispatcher.open(event, self._notify, self._shared, timeout_s=timeout_s)
 
+    def begin_turn(self) -> None:
+        """The model has seen results: it may ask again what it has asked before."""
+        self._shared = {}
+
     def end_turn(self) -> None:
         """The turn is decoded: what still runs overlaps with nothing from here on."""
-        self._shared = {}
+        self.begin_turn()
         for call in self._calls.values():
             call.decoding_ended(self._dispatcher.now_ns())
 

@@ -10,7 +10,15 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable
 
-from midstream.errors import ToolCancelled, ToolFailed, ToolHostDied, ToolTimedOut, ToolUnavailable
+from midstream.errors import (
+    ToolArgumentsInvalid,
+    ToolCancelled,
+    ToolFailed,
+    ToolHostDied,
+    ToolOverLimit,
+    ToolTimedOut,
+    ToolUnavailable,
+)
 from midstream.messages import ToolSpec
 from midstream.tools.transport import CallHandle, OnProgress, ToolResult, Transport
 
@@ -19,6 +27,7 @@ BACKOFF_S = 0.1
 """Longest wait before the second attempt; it doubles. The wait is drawn at random below it (full jitter)."""
 MAX_FAILURES = 5
 PAUSE_S = 10.0
+TOGETHER_S = 0.05
 
 _RETRIED = (ToolFailed, ToolHostDied)
 _COUNTED = (ToolTimedOut, ToolHostDied)
@@ -85,9 +94,10 @@ class Guard:
         self.jitter = jitter
         self.on_retry = on_retry
         self.max_attempts = MAX_ATTEMPTS if spec.annotations.idempotent else 1
-        self._now_s = now_s
+        self.now_s = now_s
         self._num_failures = 0
         self._paused_until_s = 0.0
+        self._last_death_s = float("-inf")
 
     def open(self, deadline_ms: int, on_progress: OnProgress | None = None) -> "GuardedCall":
         return GuardedCall(self, deadline_ms, on_progress)
@@ -96,11 +106,11 @@ class Guard:
         """Why the tool is not to be called now. After a pause one call is let through, and the pause begins anew."""
         if self._num_failures < MAX_FAILURES:
             return None
-        left_s = self._paused_until_s - self._now_s()
+        left_s = self._paused_until_s - self.now_s()
         if left_s > 0:
             times = f"{self._num_failures} times in a row"
             return ToolUnavailable(f"{self.spec.name} did not answer {times}; it is called again in {left_s:.0f} s")
-        self._paused_until_s = self._now_s() + PAUSE_S
+        self._paused_until_s = self.now_s() + PAUSE_S
         return None
 
     @property
@@ -108,12 +118,16 @@ class Guard:
         return self._num_failures < MAX_FAILURES
 
     def note(self, error: Exception | None) -> None:
-        """How a run ended."""
+        """How a run ended. Runs that a host takes down with it together count once."""
+        now_s = self.now_s()
         if not isinstance(error, _COUNTED):
             self._num_failures = 0
             return
-        self._num_failures += 1
-        self._paused_until_s = self._now_s() + PAUSE_S
+        if not isinstance(error, ToolHostDied) or now_s - self._last_death_s > TOGETHER_S:
+            self._num_failures += 1
+        if isinstance(error, ToolHostDied):
+            self._last_death_s = now_s
+        self._paused_until_s = now_s + PAUSE_S
 
 
 class GuardedCall:
@@ -129,14 +143,17 @@ class GuardedCall:
         self._has_place = False
         self._is_awaited = False
         self._is_cancelled = False
+        self._ends_s = 0.0
+        # A part may begin the run: not past the tool's limits. Whether they are passed on is settled once for all.
+        self._takes_parts = guard.spec.annotations.max_concurrency is None and guard.is_well
 
     def partial(self, field_index: int, text: str) -> None:
-        # It may begin the run: not past the tool's limits.
-        if self._guard.spec.annotations.max_concurrency is None and self._guard.is_well:
+        if self._takes_parts:
             self._handle.partial(field_index, text)
 
     def start(self, frame: bytes) -> None:
         self._frame = frame
+        self._ends_s = self._guard.now_s() + self._deadline_ms / 1000
         self._refusal = self._guard.refusal()
         if self._refusal is None and self._guard.slots.take():
             self._has_place = True
@@ -149,9 +166,7 @@ class GuardedCall:
             raise self._refusal
         try:
             if not self._has_place:
-                await self._guard.slots.wait()
-                self._has_place = True
-                self._handle.start(self._frame)
+                await self._wait_for_place()
             return await self._tries()
         finally:
             self._give_place_back()
@@ -162,16 +177,32 @@ class GuardedCall:
         if not self._is_awaited:
             self._give_place_back()
 
+    async def _wait_for_place(self) -> None:
+        """The wait counts as the run's own time."""
+        try:
+            async with asyncio.timeout(self._left_s()):
+                await self._guard.slots.wait()
+        except TimeoutError:
+            raise ToolTimedOut("no place was free in time") from None
+        self._has_place = True
+        self._handle.start(self._frame)
+
+    def _left_s(self) -> float:
+        return self._ends_s - self._guard.now_s()
+
     async def _tries(self) -> ToolResult:
         for attempt in range(1, self._guard.max_attempts + 1):
             try:
                 result = await self._handle.result()
             except _RETRIED as error:
                 self._guard.note(error)
-                if attempt == self._guard.max_attempts or self._is_cancelled:
+                if attempt == self._guard.max_attempts or self._is_cancelled or self._left_s() <= 0:
                     raise
             except ToolTimedOut as error:
                 self._guard.note(error)
+                raise
+            except (ToolArgumentsInvalid, ToolOverLimit):
+                self._guard.note(None)  # an answer
                 raise
             else:
                 self._guard.note(None)
@@ -184,6 +215,7 @@ class GuardedCall:
         await self._guard.sleep(self._guard.jitter(BACKOFF_S * 2 ** (attempt - 1)))
         if self._is_cancelled:
             raise ToolCancelled("cancelled")
+        self._deadline_ms = max(1, int(self._left_s() * 1000))
         self._handle = self._open()
         self._handle.start(self._frame)
 

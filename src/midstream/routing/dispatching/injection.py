@@ -1,6 +1,7 @@
 """Owns the way of results into a running sequence: rendered once, as the tokens that come next. Runs nothing."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass
 from typing import Any
 
 from midstream.errors import RequestError
@@ -14,6 +15,19 @@ from midstream.routing.dispatching.status import CallResult
 _WITHOUT_NONCHARACTERS = dict.fromkeys(map(ord, NONCHARACTERS), "\ufffd")
 
 
+@dataclass(frozen=True)
+class ResultFrame:
+    """What a chat template writes around a result, as far as the engine has to know."""
+
+    banned_token_ids: tuple[int, ...] = ()
+    """Special tokens that only the server may write."""
+    end_token_id: int | None = None
+    """What ends a turn of the model's; None where the template writes nothing of the kind."""
+
+
+NO_FRAME = ResultFrame()
+
+
 class Injector:
     """Renders results by the difference that they make to a conversation that ends in their calls."""
 
@@ -24,13 +38,19 @@ class Injector:
         longest = max(map(len, tokenizer.all_token_bytes()))
         self._max_result_chars = (max_result_tokens + 1) * longest
 
-    def frame_token_ids(self) -> frozenset[int]:
-        """The special tokens of the frame around a result, but for those that end a turn."""
+    def frame(self, shown_token_ids: Set[int]) -> ResultFrame:
+        """How the template frames a result; `shown_token_ids` are the model's own markers, never banned."""
+        tokenizer = self._tokenizer
+        ends = frozenset(tokenizer.eos_token_ids)
         try:
-            token_ids = self.render([CallResult("call", "tool", {}, "")], None)
+            frame = frozenset(self.render([CallResult("call", "tool", {}, "")], None))
+            turn = [{"role": "user", "content": "."}, {"role": "assistant", "content": "."}]
+            written = self._template.encode_chat(tokenizer, turn, add_generation_prompt=False)
         except RequestError:
-            return frozenset()  # a template that wants more than a tool that does not exist
-        return (self._tokenizer.special_ids & frozenset(token_ids)) - frozenset(self._tokenizer.eos_token_ids)
+            return NO_FRAME  # a template that wants more than a tool that does not exist
+        banned = (tokenizer.special_ids & frame) - ends - shown_token_ids
+        last = [token_id for token_id in written if token_id in ends][-1:]
+        return ResultFrame(tuple(sorted(banned)), last[0] if last else None)
 
     def render(
         self,

@@ -17,7 +17,8 @@ class SharedRun:
     @property
     def is_open(self) -> bool:
         """Another call may join it."""
-        return self._num_waiting > 0 and not self._task.cancelled()
+        has_failed = self._task.done() and (self._task.cancelled() or self._task.exception() is not None)
+        return self._num_waiting > 0 and not has_failed
 
     def join(self) -> None:
         self._num_waiting += 1

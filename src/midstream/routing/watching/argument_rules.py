@@ -4,12 +4,12 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from midstream.routing.watching.coercion import resolved, types_of
-from midstream.routing.watching.grammar_writer import GrammarWriter
+from midstream.routing.watching.coercion import branches_of, expanded, types_of
+from midstream.routing.watching.grammar_writer import GrammarWriter, quoted
 
 Schema = Mapping[str, Any]
 ArgumentRules = Callable[[GrammarWriter, Schema], str]
-"""Writes the expression of a tool's arguments from its parameters."""
+"""Writes the expression of a tool's arguments from its parameters. What a schema says is text, whatever it spells."""
 
 MAX_NESTING = 4
 """Arrays in arrays whose items are held to their schema; deeper ones are any literal."""
@@ -31,10 +31,11 @@ def tagged_rules(before_key: str, after_key: str, after_value: str) -> ArgumentR
     """`before_key KEY after_key VALUE after_value` for each argument, declared ones in their order."""
 
     def write(writer: GrammarWriter, schema: Schema) -> str:
-        required = schema.get("required", ())
+        required = _required(schema)
         members = []
         for key, value in _properties(schema):
-            member = f"{writer.literal(before_key + key + after_key)} {_tagged_value(writer, value, after_value)}"
+            head = f"{writer.literal(before_key)} {quoted(key)} {writer.literal(after_key)}"
+            member = f"{head} {_tagged_value(writer, value, after_value)}"
             members.append(f"({member})" if key in required else f"({member})?")
         return " ".join(members)
 
@@ -43,29 +44,37 @@ def tagged_rules(before_key: str, after_key: str, after_value: str) -> ArgumentR
 
 def python_rules(writer: GrammarWriter, schema: Schema) -> str:
     """`key=literal, key=literal`."""
-    return _listed(writer, schema, ", ", lambda key, value: f"{writer.literal(key + '=')} {_python(writer, value)}")
+    return _listed(writer, schema, ", ", lambda key, value: f"{quoted(key + '=')} {_python(writer, value)}")
 
 
 def braced_rules(quote: str) -> ArgumentRules:
     """`key:VALUE,key:VALUE`."""
 
     def write(writer: GrammarWriter, schema: Schema) -> str:
-        return _listed(
-            writer, schema, ",", lambda key, value: f"{writer.literal(key + ':')} {_braced(writer, value, quote)}"
-        )
+        return _listed(writer, schema, ",", lambda key, value: f"{quoted(key + ':')} {_braced(writer, value, quote)}")
 
     return write
 
 
 def _properties(schema: Schema) -> list[tuple[str, Schema]]:
     """The declared arguments, each with the definitions that it may refer to."""
-    definitions = {key: schema[key] for key in ("$defs", "definitions") if key in schema}
-    properties = schema.get("properties", {})
+    properties = schema.get("properties")
+    if not isinstance(properties, dict):
+        return []
     return [
-        (key, {**resolved(value, schema), **definitions})
+        (key, {**expanded(value, schema), **_definitions(schema)})
         for key, value in properties.items()
         if isinstance(value, dict)
     ]
+
+
+def _definitions(schema: Schema) -> Schema:
+    return {key: schema[key] for key in ("$defs", "definitions") if key in schema}
+
+
+def _required(schema: Schema) -> list[Any]:
+    required = schema.get("required")
+    return required if isinstance(required, list) else []
 
 
 def _listed(writer: GrammarWriter, schema: Schema, separator: str, member: Callable[[str, Schema], str]) -> str:
@@ -73,7 +82,7 @@ def _listed(writer: GrammarWriter, schema: Schema, separator: str, member: Calla
 
     One rule for each argument and each answer to "does another one stand before it?".
     """
-    required = schema.get("required", ())
+    required = _required(schema)
     first, more = _NOTHING, _NOTHING
     for key, value in reversed(_properties(schema)):
         written = member(key, value)
@@ -100,7 +109,10 @@ def _tagged_value(writer: GrammarWriter, value: Schema, end: str) -> str:
     enum = _enum(value)
     if enum is not None:
         texts = [item if isinstance(item, str) else json.dumps(item) for item in enum]
-        return f"{_choices([writer.literal(text) or _NOTHING for text in texts])} {writer.literal(end)}"
+        return f"{_choices([quoted(text) or _NOTHING for text in texts])} {writer.literal(end)}"
+    branches = branches_of(value)
+    if branches and "type" not in value:
+        return _choices([_tagged_value(writer, {**branch, **_definitions(value)}, end) for branch in branches])
     types = types_of(value)
     if not types or "string" in types:
         return writer.until(end)
@@ -117,7 +129,10 @@ def _tagged_value(writer: GrammarWriter, value: Schema, end: str) -> str:
 def _python(writer: GrammarWriter, value: Schema, nesting: int = 0) -> str:
     enum = _enum(value)
     if enum is not None:
-        return _choices([writer.literal(_python_literal(item)) for item in enum])
+        return _choices([quoted(_python_literal(item)) for item in enum])
+    branches = branches_of(value)
+    if branches and "type" not in value:
+        return _choices([_python(writer, branch, nesting) for branch in branches])
     types = types_of(value)
     if not types:
         return _any_python(writer)
@@ -146,7 +161,7 @@ def _python_of_type(writer: GrammarWriter, value: Schema, kind: str, nesting: in
         case "object" if isinstance(properties, dict) and nesting < MAX_NESTING:
 
             def member(key: str, member_value: Schema) -> str:
-                return f"{writer.literal(_python_literal(key) + ': ')} {_python(writer, member_value, nesting + 1)}"
+                return f"{quoted(_python_literal(key) + ': ')} {_python(writer, member_value, nesting + 1)}"
 
             return f'"{{" {_listed(writer, value, ", ", member)} "}}"'
     _any_python(writer)
@@ -172,7 +187,10 @@ def _python_literal(value: Any) -> str:
 def _braced(writer: GrammarWriter, value: Schema, quote: str, nesting: int = 0) -> str:
     enum = _enum(value)
     if enum is not None:
-        return _choices([writer.literal(_braced_literal(item, quote)) for item in enum])
+        return _choices([_braced_literal(writer, item, quote) for item in enum])
+    branches = branches_of(value)
+    if branches and "type" not in value:
+        return _choices([_braced(writer, branch, quote, nesting) for branch in branches])
     types = types_of(value) or ("string",)
     return _choices([_braced_of_type(writer, value, kind, quote, nesting) for kind in types])
 
@@ -193,7 +211,7 @@ def _braced_of_type(writer: GrammarWriter, value: Schema, kind: str, quote: str,
             return f'"[" ({item} ("," {item})*)? "]"'
         case "object" if isinstance(properties, dict) and nesting < MAX_NESTING:
             members = _listed(
-                writer, value, ",", lambda k, v: f"{writer.literal(k + ':')} {_braced(writer, v, quote, nesting + 1)}"
+                writer, value, ",", lambda k, v: f"{quoted(k + ':')} {_braced(writer, v, quote, nesting + 1)}"
             )
             return f'"{{" {members} "}}"'
         case "array":
@@ -205,5 +223,7 @@ def _braced_of_type(writer: GrammarWriter, value: Schema, kind: str, quote: str,
     return f"{writer.literal(quote)} {writer.until(quote)}"
 
 
-def _braced_literal(value: Any, quote: str) -> str:
-    return f"{quote}{value}{quote}" if isinstance(value, str) else json.dumps(value)
+def _braced_literal(writer: GrammarWriter, value: Any, quote: str) -> str:
+    if not isinstance(value, str):
+        return quoted(json.dumps(value))
+    return f"{writer.literal(quote)} {quoted(value)} {writer.literal(quote)}"

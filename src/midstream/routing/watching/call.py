@@ -8,7 +8,7 @@ from typing import Any
 from midstream.errors import BtifError
 from midstream.messages import RunsOn, ToolSpec
 from midstream.protocol.btif import FrameBuilder, Layout
-from midstream.routing.watching.coercion import coerce, resolved
+from midstream.routing.watching.coercion import coerce, expanded
 
 
 class WatchedTool:
@@ -27,7 +27,7 @@ class WatchedTool:
         """The schema of an argument; empty where the tool declares none."""
         parameters = self.spec.parameters
         schema = parameters.get("properties", {}).get(name, parameters.get("additionalProperties"))
-        return resolved(schema, parameters) if isinstance(schema, dict) else {}
+        return expanded(schema, parameters) if isinstance(schema, dict) else {}
 
 
 class Call:
@@ -42,7 +42,7 @@ class Call:
         self.has_text = False
         """The model itself writes its arguments as JSON text."""
         self._builder = FrameBuilder(tool.spec.tool_id, tool.layout)
-        self._num_arguments = 0
+        self._names: set[str] = set()
 
     def coerced(self, name: str, text: str) -> str | None:
         """The JSON of an argument that was written without a type; None when its schema has no such value."""
@@ -50,11 +50,11 @@ class Call:
 
     def json_piece(self, name: str, value_json: str) -> str:
         """The next piece of the JSON text of arguments that the model writes in another syntax."""
-        opening = ", " if self._num_arguments else "{"
+        opening = ", " if len(self._names) else "{"
         return f"{opening}{json.dumps(name, ensure_ascii=False)}: {value_json}"
 
     def json_end(self) -> str:
-        return "}" if self._num_arguments else "{}"
+        return "}" if len(self._names) else "{}"
 
     def put(self, name: str, value_json: str) -> str | None:
         """Take a complete argument. Returns why the call is invalid, if it is now."""
@@ -65,8 +65,12 @@ class Call:
             self._builder.put(name, value_json)
         except BtifError as error:
             return f"argument {name!r}: {error.message}"
-        self._num_arguments += 1
+        self._names.add(name)
         return None
+
+    def has(self, name: str) -> bool:
+        """An argument of this name has been taken."""
+        return name in self._names
 
     def ready_frame(self) -> bytes | None:
         """The frame to run before the call has closed, if the tool may start now with one that is new.
@@ -75,9 +79,9 @@ class Call:
         the required ones are. Source: design, "A tool call's life".
         """
         annotations, layout = self.tool.spec.annotations, self.tool.layout
-        if not (self.tool.is_server and annotations.read_only and self._num_arguments):
+        if not (self.tool.is_server and annotations.read_only and len(self._names)):
             return None
-        is_whole = layout.is_closed and self._num_arguments == len(layout.names)
+        is_whole = layout.is_closed and len(self._names) == len(layout.names)
         is_eager = annotations.eager and layout.required and not self._builder.missing_required
         return self._new_frame() if is_whole or is_eager else None
 

@@ -24,8 +24,31 @@ def types_of(schema: Mapping[str, Any]) -> tuple[str, ...]:
         return tuple(dict.fromkeys(_type_of(value) for value in schema["enum"]))
     if "const" in schema:
         return (_type_of(schema["const"]),)
-    branches = schema.get("anyOf") or schema.get("oneOf") or ()
-    return tuple(dict.fromkeys(kind for branch in branches if isinstance(branch, dict) for kind in types_of(branch)))
+    return tuple(dict.fromkeys(kind for branch in branches_of(schema) for kind in types_of(branch)))
+
+
+def branches_of(schema: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """What `anyOf` or `oneOf` offers; empty where there is none."""
+    branches = schema.get("anyOf", schema.get("oneOf"))
+    return [branch for branch in branches if isinstance(branch, dict)] if isinstance(branches, list) else []
+
+
+def expanded(value: Mapping[str, Any], root: Mapping[str, Any], depth: int = _MAX_REFERENCES) -> dict[str, Any]:
+    """`value` with the definitions in `root` that it refers to in their places, to a depth."""
+    plain = dict(resolved(value, root))
+    if depth == 0:
+        return plain
+    for key in ("anyOf", "oneOf"):
+        if key in plain:
+            plain[key] = [expanded(branch, root, depth - 1) for branch in branches_of({key: plain[key]})]
+    if isinstance(plain.get("items"), dict):
+        plain["items"] = expanded(plain["items"], root, depth - 1)
+    if isinstance(plain.get("properties"), dict):
+        properties = plain["properties"].items()
+        plain["properties"] = {
+            key: expanded(item, root, depth - 1) for key, item in properties if isinstance(item, dict)
+        }
+    return plain
 
 
 def resolved(value: Mapping[str, Any], root: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -5,6 +5,7 @@ are forced: it withholds the last one where the text could still be tokenised ot
 """
 
 import hashlib
+import re
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
@@ -42,16 +43,30 @@ class _GrammarTokenizer:
             b"\xff" + tokenizer.token_bytes(token_id, special=True) if token_id in special else text
             for token_id, text in enumerate(tokenizer.all_token_bytes())
         ]
-        self._encode = tokenizer.encode_frames
+        self._tokenizer = tokenizer
+        self._special = re.compile("|".join(map(re.escape, tokenizer.special_tokens)) or r"(?!)")
 
     def __call__(self, text: str) -> list[int]:
+        """The tokens of forced text. A special token in it is spelled out: where one is meant the grammar names it."""
         if isinstance(text, bytes):
             raise TypeError("text only")
-        return self._encode(text, at_start=False)
+        token_ids: list[int] = []
+        end = 0
+        for found in self._special.finditer(text):
+            token_ids += self._tokenizer.encode_frames(text[end : found.start()], at_start=False)
+            token_ids += self._tokenizer.encode(found[0], at_start=False)
+            end = found.end()
+        return token_ids + self._tokenizer.encode_frames(text[end:], at_start=False)
 
 
-def grammar_text(dialect: Dialect, plan: ToolPlan, special_ids: Mapping[str, int] = NO_TOKENS) -> str:
-    """The grammar of one section of calls (`auto`: free text up to its opening first), in Lark."""
+def grammar_text(
+    dialect: Dialect, plan: ToolPlan, special_ids: Mapping[str, int] = NO_TOKENS, *, opening: str | None = None
+) -> str:
+    """The grammar of one section of calls, in Lark. `auto`: what comes up to its opening stands before it.
+
+    `opening`: the marker with special tokens that has opened the section, of which the text behind the last one is
+    still to come; None: text goes on until one of the dialect's markers of plain text is complete.
+    """
     writer = GrammarWriter(special_ids)
     chosen = plan.choice.names
     tools = [tool for tool in plan.tools if not chosen or tool.name in chosen]
@@ -78,12 +93,19 @@ def grammar_text(dialect: Dialect, plan: ToolPlan, special_ids: Mapping[str, int
     section.append(writer.literal(dialect.after_last_call))
     if plan.choice.mode is ChoiceMode.AUTO:
         tail = writer.rule(ANY_TEXT)
-        openings = [writer.after_specials(opening) for opening in dialect.calls.openings]
+        openings = plain_openings(dialect, special_ids) if opening is None else (writer.after_specials(opening),)
         until = writer.until(*openings) if any(openings) else ""
         return writer.text(" ".join([until, *section, tail]))
     if plan.is_interleaved:  # the model goes on writing
         section.append(writer.rule(ANY_TEXT))
-    return writer.text(" ".join([writer.literal(dialect.opening), *section]))
+    reasoning = dialect.reasoning or plan.reasoning_markers
+    before = writer.until(reasoning[1]) if plan.is_reasoning and reasoning is not None else ""
+    return writer.text(" ".join([before, writer.literal(dialect.opening), *section]))
+
+
+def plain_openings(dialect: Dialect, special_ids: Mapping[str, int]) -> tuple[str, ...]:
+    """The dialect's openings that hold no special token."""
+    return tuple(opening for opening in dialect.calls.openings if not any(text in opening for text in special_ids))
 
 
 def _has_many(dialect: Dialect, plan: ToolPlan) -> bool:
@@ -111,15 +133,18 @@ class Grammars:
         self.special_ids = tokenizer.special_tokens
         """The special tokens by text."""
 
-    def matcher(self, dialect: Dialect, plan: ToolPlan) -> "GrammarState":
+    def matcher(self, dialect: Dialect, plan: ToolPlan, opening: str | None = None) -> "GrammarState":
+        """The state at the grammar's beginning; see `grammar_text`."""
         # What the grammar is made of is hashed, not its text: that of a thousand tools takes long to write.
         tools = [(tool.name, tool.parameters) for tool in plan.tools]
         key = hashlib.sha256(
-            msgspec.msgpack.encode((dialect.name, plan.choice, plan.parallel, plan.is_interleaved, tools))
+            msgspec.msgpack.encode(
+                (dialect.name, plan.choice, plan.parallel, plan.is_interleaved, plan.is_reasoning, opening, tools)
+            )
         ).digest()
         compiled = self._compiled.get(key)
         if compiled is None:
-            compiled = LLMatcher(self._tokenizer, grammar_text(dialect, plan, self.special_ids))
+            compiled = LLMatcher(self._tokenizer, grammar_text(dialect, plan, self.special_ids, opening=opening))
             self._compiled[key] = compiled
             if len(self._compiled) > MAX_CACHED_GRAMMARS:
                 self._compiled.popitem(last=False)

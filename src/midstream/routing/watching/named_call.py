@@ -74,7 +74,7 @@ class NamedCall:
     def _name_events(self) -> list[ParseEvent]:
         if self._is_named or self._lead.startswith(self._head):
             return []
-        head = self._head.removeprefix(self._lead)
+        head = self._head.removeprefix(self._lead).lstrip()
         found = self._name.match(head)
         if found is None:
             return []

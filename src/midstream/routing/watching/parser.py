@@ -74,6 +74,7 @@ class CallParser:
         self._text = ""
         self._fences = FenceTracker()
         self._section: CallSection | None = None
+        self._opening = ""
         self._is_at_start = True
         self._tail = ""
         # Whitespace at the turn's start, after reasoning and after a call waits: it is nobody's when a call or the
@@ -88,6 +89,11 @@ class CallParser:
     def is_in_section(self) -> bool:
         """True from an opening to the end of the last call's section."""
         return self._section is not None and self._section.is_in_call
+
+    @property
+    def opening(self) -> str | None:
+        """What has opened the section at hand: a marker, or "" at a turn's start; None outside of sections."""
+        return self._opening if self.is_in_section else None
 
     @property
     def is_at_boundary(self) -> bool:
@@ -182,7 +188,7 @@ class CallParser:
             stripped = self._text.lstrip()
             starts = self._markers.calls.starts
             if stripped.startswith(starts) and starts:
-                yield from self._begin_section(self._take(len(self._text) - len(stripped)))
+                yield from self._begin_section("", self._take(len(self._text) - len(stripped)))
                 return
             if stripped and not is_final and any(start.startswith(stripped) for start in starts):
                 return
@@ -199,7 +205,7 @@ class CallParser:
         if self._fences.is_inside:
             yield from self._tell_text(marker)
         elif marker in self._markers.openings:
-            yield from self._begin_section(marker)
+            yield from self._begin_section(marker, marker)
         else:
             self._space = ""
             if self._markers.reasoning and marker == self._markers.reasoning[0]:
@@ -219,9 +225,10 @@ class CallParser:
         if text:
             yield Reasoning(text)
 
-    def _begin_section(self, marker: str) -> Iterator[ParseEvent]:
+    def _begin_section(self, opening: str, raw: str) -> Iterator[ParseEvent]:
         assert self._markers.calls is not None
-        self._section = CallSection(self._markers.calls, (self._space or "") + marker)
+        self._opening = opening
+        self._section = CallSection(self._markers.calls, (self._space or "") + raw)
         self._space = None
         self._is_at_start = False
         self._state = State.SECTION

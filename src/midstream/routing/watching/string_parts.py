@@ -5,12 +5,12 @@ import re
 
 _WHOLE = re.compile(
     r"""(?:[^"\\]|\\["\\/bfnrt]|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}"""
-    r"""|\\u(?![dD][89abAB])[0-9a-fA-F]{4})*"""
+    r"""|\\u(?![dD][89a-fA-F])[0-9a-fA-F]{4})*"""
 )
 
 
 class StringParts:
-    """Tells a string value piece by piece. An escape that has not come whole waits."""
+    """Tells a string value piece by piece. An escape that has not come whole waits, half of a pair for ever."""
 
     def __init__(self, start: int) -> None:
         """`start`: the offset behind the opening quote."""

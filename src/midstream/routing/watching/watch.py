@@ -4,6 +4,7 @@ Implements `engine.watch.TokenWatch` (the engine is handed it and knows only tha
 """
 
 import sys
+from collections.abc import Iterable
 from itertools import chain
 
 import numpy as np
@@ -73,9 +74,14 @@ class Watches:
             num_earlier_calls=num_earlier_calls,
             banned_token_ids=(
                 *plan.banned_token_ids,
-                *(self._added_tokens[text] for text in banned if text in self._added_tokens),
+                *self._ids_of(banned),
             ),
         )
+
+    def _ids_of(self, texts: Iterable[str]) -> set[int]:
+        """The tokens of these texts that there are, but for those that end a turn: some models end one with a frame."""
+        ids = {self._added_tokens[text] for text in texts if text in self._added_tokens}
+        return ids - set(self._eos_token_ids)
 
     def _token_bytes(self, dialect: Dialect) -> list[bytes]:
         """The tokens' text as the dialect reads it: one list for each, since every turn needs it."""
@@ -114,6 +120,7 @@ class CallWatch:
         self._last_call = num_earlier_calls + max_calls(plan)
         self._call: Call | None = None
         self.server_calls: list[str] = []
+        self.has_client_calls = False
         self.num_calls = num_earlier_calls
         self.banned_token_ids = banned_token_ids
 
@@ -223,8 +230,11 @@ class CallWatch:
         return self._on_transcoded(name, value_json, mark)
 
     def _on_transcoded(self, name: str, value_json: str, mark: Mark) -> list[WatchEvent]:
-        piece = self._open_call().json_piece(name, value_json)
-        return [*self._arguments_delta(piece), *self._on_argument(name, value_json, mark)]
+        call = self._open_call()
+        piece = call.json_piece(name, value_json)
+        # What the call does not take is not told: it may not even be text that can be sent.
+        events = self._on_argument(name, value_json, mark)
+        return [*self._arguments_delta(piece), *events] if call.has(name) else []
 
     def _on_argument(self, name: str, value_json: str, mark: Mark) -> list[WatchEvent]:
         call = self._open_call()
@@ -243,6 +253,8 @@ class CallWatch:
             return []
         if call.tool.is_server:
             self.server_calls.append(call.tool.spec.name)
+        else:
+            self.has_client_calls = True
         ready = [] if call.has_text else self._arguments_delta(call.json_end())
         frame = call.closing_frame()
         if frame is not None:

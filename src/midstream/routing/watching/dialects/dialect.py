@@ -57,6 +57,8 @@ class Dialect:
     arguments: ArgumentRules = JSON_ARGUMENTS
     is_single: bool = False
     """A turn holds one call at most."""
+    marks: tuple[str, ...] = ()
+    """What else its calls hold that may be a special token."""
     silent: tuple[str, ...] = ()
     """Frames around text that say nothing to a reader."""
     reasoning: tuple[str, str] | None = None
@@ -80,7 +82,7 @@ class Dialect:
         written = (self.opening, self.before_name, self.before_arguments, self.after_arguments)
         around = (self.before_first_call, self.between_calls, self.after_last_call)
         read = (*form.openings, form.begin, form.call_open, form.call_close, form.separator, form.end)
-        return (*written, *around, *read, *self.silent, *(self.reasoning or ()), *self.result_frames)
+        return (*written, *around, *read, *self.marks, *self.silent, *(self.reasoning or ()), *self.result_frames)
 
     def markers(self, reasoning: tuple[str, str] | None, *, has_calls: bool, is_reasoning: bool = False) -> Markers:
         """What a turn is read by; `reasoning` are the tokenizer's markers."""

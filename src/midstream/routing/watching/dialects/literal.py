@@ -56,6 +56,7 @@ FUNCTIONGEMMA = Dialect(
     after_arguments="}<end_function_call>",
     between_calls="<start_function_call>",
     arguments=braced_rules("<escape>"),
+    marks=("<escape>",),
     result_frames=("<start_function_response>", "<end_function_response>"),
 )
 
@@ -74,6 +75,7 @@ GEMMA4 = Dialect(
     after_arguments="}<tool_call|>",
     between_calls="<|tool_call>",
     arguments=braced_rules('<|"|>'),
+    marks=('<|"|>',),
     result_frames=("<|tool_response>", "<tool_response|>"),
     reasoning=("<|channel>thought\n", "<channel|>"),
 )

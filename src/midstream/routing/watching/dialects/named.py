@@ -36,7 +36,7 @@ MISTRAL_V11 = Dialect(
         partial(
             NamedCall,
             re.compile(r"\s*(?P<name>[^\s{\[]+)\s*(\[CALL_ID\]\s*\w+\s*)?(\[ARGS\])?\s*"),
-            name=re.compile(r"\s*[^\s{\[]+"),
+            name=re.compile(r"[^\s{\[]+"),
         ),
         openings=("[TOOL_CALLS]",),
     ),
@@ -46,6 +46,7 @@ MISTRAL_V11 = Dialect(
     before_arguments="[ARGS]",
     after_arguments="",
     between_calls="[TOOL_CALLS]",
+    marks=("[CALL_ID]", "[ARGS]"),
     result_frames=("[TOOL_RESULTS]", "[/TOOL_RESULTS]"),
     call_id=mistral_call_id,
 )
@@ -56,7 +57,7 @@ DEEPSEEK_V3 = Dialect(
         partial(
             NamedCall,
             re.compile(r"\s*(?P<name>[^\s{<]+)\s*```json\s*"),
-            name=re.compile(r"\s*[^\s{<`]+"),
+            name=re.compile(r"[^\s{<`]+"),
         ),
         openings=(_BEGIN,),
         call_open=f"{_CALL}function{_SEP}",
@@ -84,7 +85,7 @@ DEEPSEEK_V31 = Dialect(
         partial(
             NamedCall,
             re.compile(rf"\s*(?P<name>[^\s{{<]+)\s*{_SEP}\s*"),
-            name=re.compile(r"\s*[^\s{<]+"),
+            name=re.compile(r"[^\s{<]+"),
         ),
         openings=(_BEGIN,),
         call_open=_CALL,
