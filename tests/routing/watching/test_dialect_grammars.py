@@ -63,7 +63,7 @@ SCHEMAS = {
     "values": object_of(
         ["n", "on"],
         n=INTEGER,
-        x={"type": "number"},
+        x={"type": "number", "minimum": -1000, "maximum": 1000},
         on={"type": "boolean"},
         kind={"enum": ["red", "blue", 7]},
         none={"type": ["integer", "null"]},

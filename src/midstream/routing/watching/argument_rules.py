@@ -15,7 +15,7 @@ MAX_NESTING = 4
 """Arrays in arrays whose items are held to their schema; deeper ones are any literal."""
 
 INTEGER = r"/-?(0|[1-9][0-9]*)/"
-NUMBER = r"/-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?/"
+NUMBER = r"/-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]{1,2})?/"
 _NOTHING = '""'
 _PYTHON_STRING = r"""/"([^"\\\x00-\x1f\x7f]|\\["\\nrt])*"/"""
 

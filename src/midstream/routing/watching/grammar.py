@@ -71,8 +71,10 @@ def grammar_text(
     chosen = plan.choice.names
     tools = [tool for tool in plan.tools if not chosen or tool.name in chosen]
     after_name = writer.rule(f"/{dialect.after_name}/") if dialect.after_name else ""
+    option = writer.literal(dialect.may_precede_arguments)
+    before_arguments = f"{writer.literal(dialect.before_arguments)} {f'({option})?' if option else ''}"
     named = {
-        tool.name: f"{writer.literal(tool.name)} {after_name} {writer.literal(dialect.before_arguments)} "
+        tool.name: f"{writer.literal(tool.name)} {after_name} {before_arguments} "
         f"{writer.rule(dialect.arguments(writer, tool.parameters), name=f'arguments_{index}')}"
         for index, tool in enumerate(tools)
     }

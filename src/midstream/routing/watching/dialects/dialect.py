@@ -37,7 +37,7 @@ class Dialect:
 
     What is read is `calls`, tolerantly. What a grammar lets a model write is, to the byte: a section
     `opening + before_first_call + CALL (+ between_calls + CALL)* + after_last_call`, with each CALL
-    `before_name + NAME + after_name + before_arguments + ARGUMENTS + after_arguments`.
+    `before_name + NAME + after_name + before_arguments (+ may_precede_arguments) + ARGUMENTS + after_arguments`.
     """
 
     name: str
@@ -46,6 +46,8 @@ class Dialect:
     """Whether a model with this template writes this dialect; the first dialect that fits is taken."""
     before_name: str = '{"name": "'
     before_arguments: str = '", "arguments": '
+    may_precede_arguments: str = ""
+    """Behind `before_arguments`, if the model likes."""
     after_arguments: str = "}"
     opening: str = ""
     """What a turn made of calls begins with."""
