@@ -188,3 +188,20 @@ def test_an_error_before_the_first_token_has_its_own_status(served: Serving) -> 
     raw = listener.join()
     assert listener.status == 503
     assert json.loads(raw)["error"]["message"] == "no more"
+
+
+# --- a request's tools ---
+
+
+def test_the_tools_of_a_request_may_not_be_too_large_together(
+    tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("midstream.gateway.tool_plans.MAX_CHARACTERS", 2000)
+    tools = [{"type": "function", "function": {"name": f"f{number}"}} for number in range(20)]
+    with serving(tokenizer) as served:
+        assert served.chat("hello", tools=tools[:2]).status_code == 200
+        response = served.chat("hello", tools=tools)
+        assert response.status_code == 400
+        error = response.json()["error"]
+        assert error["param"] == "tools"
+        assert "give fewer tools, or shorter schemas" in error["message"]

@@ -268,6 +268,19 @@ TOOLS = {
     "a type that is a number": chat(PARAMETERS, "'f'", tools=properties(a={"type": 5})),
     "a reference to nothing": chat(PARAMETERS, "'f'", "/nope", tools=properties(a={"$ref": "#/nope"})),
     "a reference to elsewhere": chat(PARAMETERS, "'f'", tools=properties(a={"$ref": "http://example.com/x"})),
+    "a long chain of references": chat(
+        PARAMETERS,
+        "'f'",
+        "904 levels deep",
+        "limit is 512",
+        "fewer definitions",
+        tools=schema(
+            {
+                "properties": {"a": {"$ref": "#/$defs/0"}},
+                "$defs": {str(n): {"items": {"$ref": f"#/$defs/{n + 1}"}} for n in range(450)},
+            }
+        ),
+    ),
     "a pattern that is none": chat(PARAMETERS, "'f'", tools=properties(a={"type": "string", "pattern": "("})),
     "a minimum that is a string": chat(PARAMETERS, "'f'", tools=properties(a={"type": "integer", "minimum": "x"})),
     "a required property that nothing satisfies": chat(

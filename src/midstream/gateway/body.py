@@ -1,12 +1,12 @@
 """Owns the reading of request bodies: their size, their JSON. Validates no fields."""
 
-from collections.abc import Iterable
 from typing import Any
 
 import orjson
 from starlette.requests import Request
 
 from midstream.errors import BodyTooLarge, RequestError
+from midstream.protocol.levels import levels_of
 
 MAX_DEPTH = 64
 
@@ -35,7 +35,7 @@ def _parse(data: bytes) -> dict[str, Any]:
         raise RequestError(f"the body is not JSON: {_cause(data, error)}", code="invalid_json") from None
     if not isinstance(value, dict):
         raise RequestError(f"the body is {_KINDS[type(value)]}; a JSON object is needed", code="invalid_json")
-    if _depth(value) > MAX_DEPTH:
+    if any(depth == MAX_DEPTH for depth, _ in enumerate(levels_of(value))):
         raise RequestError(f"the body's JSON is more than {MAX_DEPTH} levels deep; flatten it", code="invalid_json")
     return value
 
@@ -49,17 +49,3 @@ def _cause(data: bytes, error: orjson.JSONDecodeError) -> str:
     if data.startswith((b"NaN", b"Infinity"), error.pos):
         hint = " (NaN and Infinity are no JSON numbers)"
     return f"line {error.lineno}, column {error.colno}: {error.msg}{hint}"
-
-
-def _depth(value: dict[str, Any]) -> int:
-    """Levels of objects and arrays, counted without recursion up to just over the limit."""
-    level: list[dict[str, Any] | list[Any]] = [value]
-    depth = 0
-    while level and depth <= MAX_DEPTH:
-        level = [child for item in level for child in _children(item) if isinstance(child, dict | list)]
-        depth += 1
-    return depth
-
-
-def _children(value: dict[str, Any] | list[Any]) -> Iterable[Any]:
-    return value.values() if isinstance(value, dict) else value

@@ -17,7 +17,7 @@ from midstream.routing.dispatching.dispatcher import ServerTool
 from midstream.routing.dispatching.injection import NO_FRAME, ResultFrame
 from midstream.routing.watching.dialects import dialect_named
 from midstream.routing.watching.dialects.dialect import Dialect
-from midstream.routing.watching.grammar import check_tool
+from midstream.routing.watching.grammar import GRAMMAR_LIMIT, MAX_CHARACTERS, check_tool
 
 _NO_PARAMETERS = {"type": "object", "properties": {}}
 
@@ -57,11 +57,14 @@ class ToolPlans:
 
     async def plan(self, request: ChatRequest) -> ToolPlan | None:
         """None when there is nothing to watch for. Raises RequestError that names the field at fault."""
-        return await sized(_CHARACTERS_PER_CHECK * len(request.tools), lambda: self._plan(request))
+        schemas = [orjson.dumps(body.function.parameters or _NO_PARAMETERS) for body in request.tools]
+        size = _CHARACTERS_PER_CHECK * len(schemas) + sum(map(len, schemas))
+        return await sized(size, lambda: self._plan(request, schemas))
 
-    def _plan(self, request: ChatRequest) -> ToolPlan | None:
+    def _plan(self, request: ChatRequest, schemas: list[bytes]) -> ToolPlan | None:
         server = self._server_specs(request)
-        client = [self._client_spec(index, body) for index, body in enumerate(request.tools)]
+        self._check_schemas(request, schemas)
+        client = [_client_spec(body) for body in request.tools]
         tools = (*server, *client)
         names: set[str] = set()
         for tool in tools:
@@ -93,18 +96,24 @@ class ToolPlans:
                 raise RequestError(f"no server tool {shown!r}{hint}", param="server_tools", code="unknown_tool")
         return [known[name].spec for name in dict.fromkeys(request.server_tools)]
 
-    def _client_spec(self, index: int, body: ToolBody) -> ToolSpec:
-        function = body.function
-        parameters = function.parameters or _NO_PARAMETERS
-        param = f"tools.{index}.function.parameters"
-        _check_schema(function.name, orjson.dumps(parameters), self._dialect.name, param)
-        return ToolSpec(
-            name=function.name,
-            tool_id=tool_id(function.name),
-            description=function.description or "",
-            parameters=parameters,
-            runs_on=RunsOn.CLIENT,
-        )
+    def _check_schemas(self, request: ChatRequest, schemas: list[bytes]) -> None:
+        length = 0
+        for index, (body, schema) in enumerate(zip(request.tools, schemas, strict=True)):
+            param = f"tools.{index}.function.parameters"
+            length += _grammar_length(body.function.name, schema, self._dialect.name, param)
+            if length > MAX_CHARACTERS:
+                raise RequestError(f"the tools up to number {index} are too large; {GRAMMAR_LIMIT}", param="tools")
+
+
+def _client_spec(body: ToolBody) -> ToolSpec:
+    function = body.function
+    return ToolSpec(
+        name=function.name,
+        tool_id=tool_id(function.name),
+        description=function.description or "",
+        parameters=function.parameters or _NO_PARAMETERS,
+        runs_on=RunsOn.CLIENT,
+    )
 
 
 def told_of_mode(messages: list[dict[str, Any]], plan: ToolPlan | None) -> list[dict[str, Any]]:
@@ -163,7 +172,7 @@ def _check_named(name: str, names: Set[str]) -> None:
 
 
 @lru_cache(maxsize=1024)
-def _check_schema(name: str, parameters_json: bytes, dialect: str, param: str) -> None:
+def _grammar_length(name: str, parameters_json: bytes, dialect: str, param: str) -> int:
     """Raises RequestError for a schema that is none. Cached: the same tools come with every turn."""
     parameters = orjson.loads(parameters_json)
     kind = parameters.get("type", "object")
@@ -182,4 +191,4 @@ def _check_schema(name: str, parameters_json: bytes, dialect: str, param: str) -
     except BtifError as error:
         raise RequestError(f"the parameters of tool {name!r}: {error.message}", param=param) from None
     spec = ToolSpec(name, tool_id(name), "", parameters, runs_on=RunsOn.CLIENT)
-    check_tool(spec, dialect_named(dialect), param)
+    return check_tool(spec, dialect_named(dialect), param)

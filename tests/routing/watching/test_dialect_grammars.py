@@ -1,5 +1,6 @@
 """What each dialect's grammar lets a model write: its own syntax, to the byte, and every way through it is a call."""
 
+import json
 import re
 from contextlib import suppress
 from decimal import Decimal
@@ -287,3 +288,84 @@ def test_a_schema_that_is_none_is_an_error_or_harmless(name: str, schema: dict[s
     parameters = {"type": "object", "properties": schema}
     with suppress(RequestError):
         check_tool(spec("x", parameters), DIALECTS[name], "tools.0")
+
+
+NODE = {"$ref": "#/$defs/Node"}
+TREE = {
+    **object_of(root=NODE),
+    "$defs": {"Node": object_of(["n"], n=INTEGER, kids={"type": "array", "items": NODE})},
+}
+NESTED: dict[str, Any] = {"n": 0}
+for _number in range(1, 9):
+    NESTED = {"n": _number, "kids": [NESTED]}
+NESTED_JSON = json.dumps(NESTED)
+NESTED_BRACED = NESTED_JSON.replace('"', "").replace(" ", "")
+TREES = {
+    "hermes": f'<tool_call>\n{{"name": "x", "arguments": {{"root": {NESTED_JSON}}}}}\n</tool_call>',
+    "pythonic": f"[x(root={NESTED_JSON})]",
+    "functiongemma": f"<start_function_call>call:x{{root:{NESTED_BRACED}}}<end_function_call>",
+    "qwen3_coder": f"<tool_call>\n<function=x>\n<parameter=root>\n{NESTED_JSON}\n</parameter>\n</function>\n"
+    "</tool_call>",
+}
+
+
+@pytest.mark.parametrize("name", TREES)
+def test_a_schema_that_refers_to_itself_holds_at_any_depth(tokenizer: Tokenizer, watches: Watches, name: str) -> None:
+    plan = ToolPlan(name, (spec("x", TREE),), choice(ChoiceMode.REQUIRED), parallel=False)
+    writes = Writes(TREES[name])
+    walk = walk_of(tokenizer, watches, plan).go(writes)
+    assert not writes.was_refused, walk.text
+    assert walk.reading.runs == [("x", {"root": NESTED})]
+    innermost = re.compile(r'(?<=n": )0|(?<=n:)0')
+    wrong = Writes(innermost.sub("true", TREES[name]))
+    assert walk_of(tokenizer, watches, plan).go(wrong).reading.runs == []
+    assert wrong.was_refused
+
+
+@pytest.mark.parametrize("name", DIALECTS)
+def test_a_grammar_is_about_as_long_as_its_schema(name: str) -> None:
+    node = object_of([], **{f"p{number}": NODE for number in range(20)})
+    schema = {**object_of(a=NODE, b={"type": "array", "items": NODE}), "$defs": {"Node": node}}
+    assert check_tool(spec("x", schema), DIALECTS[name], "tools.0") < 4 * len(json.dumps(schema))
+
+
+@pytest.mark.parametrize("name", DIALECTS)
+def test_a_tool_may_have_thousands_of_arguments(name: str) -> None:
+    schema = object_of(["p7"], **{f"p{number}": INTEGER for number in range(4000)})
+    assert check_tool(spec("x", schema), DIALECTS[name], "tools.0") > 0
+
+
+@pytest.mark.parametrize("link", ["properties", "items", "plain"])
+@pytest.mark.parametrize("name", DIALECTS)
+def test_a_long_chain_of_references_is_refused(name: str, link: str) -> None:
+    """Followed to its end it would take the process with it."""
+
+    def to(number: int) -> dict[str, Any]:
+        node = {"$ref": f"#/$defs/d{number}"}
+        return {"properties": object_of(k=node), "items": {"type": "array", "items": node}, "plain": node}[link]
+
+    chain = {f"d{number}": to(number + 1) for number in range(4000)}
+    schema = {**object_of(a={"$ref": "#/$defs/d0"}), "$defs": {**chain, "d4000": INTEGER}}
+    with pytest.raises(RequestError, match="levels deep, all together; the limit is 512"):
+        check_tool(spec("x", schema), DIALECTS[name], "tools.0")
+
+
+@pytest.mark.parametrize("loop", [NODE, {"anyOf": [NODE]}, {"anyOf": [NODE, NODE]}], ids=["ref", "one", "two"])
+@pytest.mark.parametrize("name", ["pythonic", "gemma4", "qwen3_coder"])
+def test_a_reference_that_only_leads_to_itself_says_nothing(
+    tokenizer: Tokenizer, watches: Watches, name: str, loop: dict[str, Any]
+) -> None:
+    schema = {**object_of(a=NODE, n=INTEGER), "$defs": {"Node": loop}}
+    plan = ToolPlan(name, (spec("x", schema),), choice(ChoiceMode.REQUIRED), parallel=False)
+    writes = Writes(TURNS[name])
+    walk = walk_of(tokenizer, watches, plan).go(writes)
+    assert not writes.was_refused, walk.text
+    assert walk.reading.runs == [("x", ARGUMENTS)]
+
+
+def test_definitions_that_would_be_written_out_for_each_argument_are_refused() -> None:
+    inner = object_of([], **{f"p{number}": INTEGER for number in range(300)})
+    items = {"type": "array", "items": NODE}
+    schema = {**object_of([], **{f"a{number}": items for number in range(400)}), "$defs": {"Node": inner}}
+    with pytest.raises(RequestError, match=r"are too large; the grammar .* may have 2097152 characters"):
+        check_tool(spec("x", schema), DIALECTS["qwen3_coder"], "tools.0")

@@ -9,13 +9,10 @@ import json
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Self
-from urllib.parse import unquote
 
 from midstream.errors import BtifError
 from midstream.protocol.btif.values import MAX_FIELDS
-
-MAX_HOPS = 64
-"""`$ref`s and one-branch unions followed for one value."""
+from midstream.protocol.references import MAX_HOPS, target_of
 
 
 class Shape:
@@ -78,28 +75,12 @@ class _Document:
             if not isinstance(schema, dict):
                 return None
             if "$ref" in schema:
-                schema = self._target(schema["$ref"])
+                schema = target_of(schema["$ref"], self._root)
             elif "anyOf" in schema or "oneOf" in schema:
                 schema = self._only_branch(schema.get("anyOf", schema.get("oneOf")))
             else:
                 return schema
         return None
-
-    def _target(self, reference: object) -> object:
-        if reference == "#":
-            return self._root
-        if not isinstance(reference, str) or not reference.startswith("#/"):
-            return None
-        node = self._root
-        for part in unquote(reference[2:]).split("/"):
-            key = part.replace("~1", "/").replace("~0", "~")
-            if isinstance(node, dict):
-                node = node.get(key)
-            elif isinstance(node, list) and key.isascii() and key.isdigit() and len(key) < 9:
-                node = node[int(key)] if int(key) < len(node) else None
-            else:
-                return None
-        return node
 
     def _only_branch(self, branches: object) -> object:
         rest = [branch for branch in _list(branches) if not self._is_null(branch)]
@@ -111,7 +92,7 @@ class _Document:
                 return False
             if "$ref" not in branch:
                 return branch.get("type") == "null"
-            branch = self._target(branch["$ref"])
+            branch = target_of(branch["$ref"], self._root)
         return False
 
 

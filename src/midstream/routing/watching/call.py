@@ -1,14 +1,14 @@
 """Owns one call while it is decoded: its frame as it fills, and whether its tool may run. Never runs it."""
 
 import json
-from collections.abc import Mapping
 from functools import cached_property
-from typing import Any
 
 from midstream.errors import BtifError
 from midstream.messages import RunsOn, ToolSpec
 from midstream.protocol.btif import FrameBuilder, Layout
-from midstream.routing.watching.coercion import coerce, expanded
+from midstream.protocol.references import resolved
+from midstream.routing.watching.coercion import coerce
+from midstream.routing.watching.schema import properties_of, types_of
 
 
 class WatchedTool:
@@ -18,16 +18,20 @@ class WatchedTool:
         self.spec = spec
         self.is_server = spec.runs_on is RunsOn.SERVER
         self.takes_parts = self.is_server and spec.annotations.accepts_partial
+        self._types: dict[str, tuple[str, ...]] = {}
 
     @cached_property
     def layout(self) -> Layout:
         return Layout.of(self.spec.parameters)
 
-    def schema_of(self, name: str) -> Mapping[str, Any]:
-        """The schema of an argument; empty where the tool declares none."""
-        parameters = self.spec.parameters
-        schema = parameters.get("properties", {}).get(name, parameters.get("additionalProperties"))
-        return expanded(schema, parameters) if isinstance(schema, dict) else {}
+    def types_of(self, name: str) -> tuple[str, ...]:
+        """The types of an argument; empty where the tool does not say."""
+        if name not in self._types:
+            parameters = self.spec.parameters
+            declared = resolved(parameters, parameters)
+            schema = dict(properties_of(declared)).get(name, declared.get("additionalProperties"))
+            self._types[name] = types_of(schema, parameters) if isinstance(schema, dict) else ()
+        return self._types[name]
 
 
 class Call:
@@ -46,7 +50,7 @@ class Call:
 
     def coerced(self, name: str, text: str) -> str | None:
         """The JSON of an argument that was written without a type; None when its schema has no such value."""
-        return coerce(text, self.tool.schema_of(name))
+        return coerce(text, self.tool.types_of(name))
 
     def json_piece(self, name: str, value_json: str) -> str:
         """The next piece of the JSON text of arguments that the model writes in another syntax."""

@@ -6,6 +6,7 @@ are forced: it withholds the last one where the text could still be tokenised ot
 
 import hashlib
 import re
+import sys
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
@@ -19,13 +20,21 @@ from llguidance.numpy import fill_next_token_bitmask
 from midstream.errors import RequestError
 from midstream.messages import ChoiceMode, ToolChoice, ToolPlan, ToolSpec
 from midstream.modelfile.tokenizer import Tokenizer
+from midstream.protocol.references import num_levels
 from midstream.routing.watching.dialects.dialect import Dialect
-from midstream.routing.watching.grammar_writer import ANY_TEXT, GrammarWriter
+from midstream.routing.watching.grammar_writer import ANY_TEXT, GrammarTooLong, GrammarWriter
 
 MAX_CACHED_GRAMMARS = 64
 MAX_CALLS_A_TURN = 16
 """A turn that has to be made of calls ends after this many: a weak model does not know when to stop."""
-
+MAX_LEVELS = 512
+"""What a schema and its definitions may be nested, all together: llguidance follows them by recursion, and at more
+than twice as many its stack ends, and the process with it."""
+MAX_CHARACTERS = 2 << 20
+"""Of the grammar of a request's tools."""
+GRAMMAR_LIMIT = (
+    f"the grammar of a request's tools may have {MAX_CHARACTERS} characters; give fewer tools, or shorter schemas"
+)
 
 NO_TOKENS: Mapping[str, int] = MappingProxyType({})
 
@@ -60,14 +69,20 @@ class _GrammarTokenizer:
 
 
 def grammar_text(
-    dialect: Dialect, plan: ToolPlan, special_ids: Mapping[str, int] = NO_TOKENS, *, opening: str | None = None
+    dialect: Dialect,
+    plan: ToolPlan,
+    special_ids: Mapping[str, int] = NO_TOKENS,
+    *,
+    opening: str | None = None,
+    max_characters: int = sys.maxsize,
 ) -> str:
     """The grammar of one section of calls, in Lark. `auto`: what comes up to its opening stands before it.
 
     `opening`: the marker with special tokens that has opened the section, of which the text behind the last one is
     still to come; None: text goes on until one of the dialect's markers of plain text is complete.
+    Raises GrammarTooLong.
     """
-    writer = GrammarWriter(special_ids)
+    writer = GrammarWriter(special_ids, max_characters)
     chosen = plan.choice.names
     tools = [tool for tool in plan.tools if not chosen or tool.name in chosen]
     after_name = writer.rule(f"/{dialect.after_name}/") if dialect.after_name else ""
@@ -116,13 +131,26 @@ def _has_many(dialect: Dialect, plan: ToolPlan) -> bool:
     return plan.choice.mode is not ChoiceMode.AUTO or dialect.calls.has_many
 
 
-def check_tool(tool: ToolSpec, dialect: Dialect, param: str) -> None:
-    """Raises RequestError when no grammar can be made of the tool's schema."""
+def check_tool(tool: ToolSpec, dialect: Dialect, param: str) -> int:
+    """The length of the grammar that a tool's schema makes. Raises RequestError when it makes none."""
+    what = f"the parameters of tool {tool.name!r}"
+    levels = num_levels(tool.parameters)
+    if levels > MAX_LEVELS:
+        raise RequestError(
+            f"{what} and the definitions that they refer to are {levels} levels deep, all together; "
+            f"the limit is {MAX_LEVELS}; use fewer definitions",
+            param=param,
+        )
     plan = ToolPlan(dialect.name, (tool,), ToolChoice(ChoiceMode.REQUIRED))
-    error = str(LLMatcher.validate_grammar(grammar_text(dialect, plan)))
+    try:
+        text = grammar_text(dialect, plan, max_characters=MAX_CHARACTERS)
+    except GrammarTooLong:
+        raise RequestError(f"{what} are too large; {GRAMMAR_LIMIT}", param=param) from None
+    error = str(LLMatcher.validate_grammar(text))
     if error and not error.startswith("WARNING"):
         cause = " ".join(error.split())[:300]
-        raise RequestError(f"the parameters of tool {tool.name!r} are no usable JSON Schema: {cause}", param=param)
+        raise RequestError(f"{what} are no usable JSON Schema: {cause}", param=param)
+    return len(text)
 
 
 class Grammars:

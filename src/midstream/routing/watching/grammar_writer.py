@@ -2,19 +2,26 @@
 
 import json
 import re
+import sys
 from collections.abc import Mapping
 from typing import Any
+
+
+class GrammarTooLong(Exception):
+    """A grammar has more characters than it may have."""
 
 
 class GrammarWriter:
     """Collects the rules that its expressions refer to. A special token in a text is written as that token."""
 
-    def __init__(self, special_ids: Mapping[str, int]) -> None:
+    def __init__(self, special_ids: Mapping[str, int], max_characters: int = sys.maxsize) -> None:
         """`special_ids`: the special tokens by text; their bytes are no text to llguidance."""
         self.rules: list[str] = []
         self._special_ids = special_ids
         self._split = re.compile("|".join(map(re.escape, sorted(special_ids, key=len, reverse=True))) or r"(?!)")
         self._named: dict[str, str] = {}
+        self._num_names = 0
+        self._num_left = max_characters
 
     def literal(self, text: str) -> str:
         """An expression for exactly `text`; "" for no text."""
@@ -48,12 +55,23 @@ class GrammarWriter:
         return self.rule(f"%json {json.dumps({**schema, 'x-guidance': options})}")
 
     def rule(self, body: str, *, is_lazy: bool = False, name: str | None = None) -> str:
-        """The name of a rule with this body; the same body is written once."""
+        """The name of a rule with this body; the same body is written once. Raises GrammarTooLong."""
+        self._num_left -= len(body)
+        if self._num_left < 0:
+            raise GrammarTooLong
         found = self._named.get(body)
         if found is None:
-            found = self._named[body] = name or f"r{len(self.rules)}"
-            self.rules.append(f"{found}{'[lazy]' if is_lazy else ''}: {body}")
+            found = self._named[body] = name or self.declare()
+            self.define(f"{found}{'[lazy]' if is_lazy else ''}", body)
         return found
+
+    def declare(self) -> str:
+        """The name of a rule whose body is still to be defined: it may refer to itself."""
+        self._num_names += 1
+        return f"r{self._num_names - 1}"
+
+    def define(self, name: str, body: str) -> None:
+        self.rules.append(f"{name}: {body}")
 
     def text(self, start: str) -> str:
         return "%llguidance {}\n" + "\n".join([f"start: {start}", *self.rules]) + "\n"

@@ -8,10 +8,10 @@ gemma4         <|tool_call>call:x{a:<|"|>b<|"|>,c:1}<tool_call|>
 
 from functools import partial
 
-from midstream.routing.watching.argument_rules import braced_rules, python_rules
 from midstream.routing.watching.braced_call import BracedCall
 from midstream.routing.watching.call_form import CallForm
 from midstream.routing.watching.dialects.dialect import Dialect
+from midstream.routing.watching.literal_rules import PYTHON, braced, literal_rules
 from midstream.routing.watching.python_call import PythonCall
 
 PYTHONIC = Dialect(
@@ -24,7 +24,7 @@ PYTHONIC = Dialect(
     before_first_call="[",
     between_calls=", ",
     after_last_call="]",
-    arguments=python_rules,
+    arguments=literal_rules(PYTHON),
     silent=("<|python_end|>",),
 )
 
@@ -38,7 +38,7 @@ SMOLLM3 = Dialect(
     after_arguments=")",
     between_calls="\n",
     after_last_call="</code>",
-    arguments=python_rules,
+    arguments=literal_rules(PYTHON),
 )
 
 FUNCTIONGEMMA = Dialect(
@@ -55,7 +55,7 @@ FUNCTIONGEMMA = Dialect(
     before_arguments="{",
     after_arguments="}<end_function_call>",
     between_calls="<start_function_call>",
-    arguments=braced_rules("<escape>"),
+    arguments=literal_rules(braced("<escape>")),
     marks=("<escape>",),
     result_frames=("<start_function_response>", "<end_function_response>"),
 )
@@ -74,7 +74,7 @@ GEMMA4 = Dialect(
     before_arguments="{",
     after_arguments="}<tool_call|>",
     between_calls="<|tool_call>",
-    arguments=braced_rules('<|"|>'),
+    arguments=literal_rules(braced('<|"|>')),
     marks=('<|"|>',),
     result_frames=("<|tool_response>", "<tool_response|>"),
     reasoning=("<|channel>thought\n", "<channel|>"),
