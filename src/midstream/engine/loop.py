@@ -248,11 +248,12 @@ class Engine:
         seq.injects.append(command)
         turn = Turn(seq, time.monotonic_ns())
         turn.is_parked = seq.status is SequenceStatus.PARKED
-        if turn.is_parked and self._may_inject(turn):
+        if not self._may_inject(turn):
+            return
+        if turn.is_parked:
             self.scheduler.wake(seq)
         self._inject(turn)
-        if not turn.is_empty:
-            self._outputs.append(self._settle(turn))
+        self._outputs.append(self._settle(turn))
 
     def _may_inject(self, turn: Turn) -> bool:
         seq = turn.seq

@@ -252,6 +252,8 @@ class Generation:
         return [_injected(self._sent.popleft()) for _ in range(output.num_injects)]
 
     def _wait_for_results(self) -> None:
+        if self._waiting is not None and not self._waiting.done():
+            return
         self._waiting = asyncio.create_task(self._gather_results(), name="tool results")
 
     async def _gather_results(self) -> None:

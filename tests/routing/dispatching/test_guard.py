@@ -33,6 +33,7 @@ class Stand:
         self.guard = Guard(
             tool(annotations=annotations),
             self.transport,
+            timeout_s=1.0,
             now_s=lambda: self.now_s,
             sleep=self._sleep,
             jitter=lambda longest_s: longest_s,
@@ -88,7 +89,7 @@ def test_more_calls_than_places_wait_their_turn() -> None:
         assert [bool(run.frames) for run in stand.runs] == [True, False, False]
         for number in range(3):
             assert len(stand.started) == number + 1
-            stand.runs[number].give(str(number))
+            stand.started[number].give(str(number))
             await settle()
         assert [await outcome for outcome in outcomes] == ["0", "1", "2"]
 
@@ -105,8 +106,8 @@ def test_a_call_that_is_cancelled_gives_its_place_to_the_next(is_awaited: bool) 
         first.cancel()
         first_outcome.cancel()
         await settle()
-        assert [bool(run.frames) for run in stand.runs] == [True, True]
-        stand.runs[1].give("second")
+        assert len(stand.started) == 2
+        stand.started[1].give("second")
         assert await second_outcome == "second"
         assert stand.guard.slots.take(), "a place was lost"
 
@@ -251,6 +252,67 @@ def test_waiting_for_a_place_counts_as_the_calls_own_time() -> None:
         assert stand.guard.slots.take()
 
     guarded(scene, ToolAnnotations(max_concurrency=1))
+
+
+def test_a_run_that_had_to_wait_has_what_is_left_of_the_time() -> None:
+    async def scene(stand: Stand) -> None:
+        stand.call()
+        _, outcome = stand.call()
+        await settle()
+        stand.now_s += 0.6
+        stand.runs[0].give("first")
+        await settle()
+        assert stand.runs[1].num_cancels == 1, "it was opened with more"
+        assert stand.started[1].deadline_ms == 400
+        stand.started[1].give("second")
+        assert await outcome == "second"
+
+    guarded(scene, ToolAnnotations(max_concurrency=1))
+
+
+def test_a_tool_that_failed_the_others_is_not_called_by_those_who_waited() -> None:
+    async def scene(stand: Stand) -> None:
+        _, first = stand.call()
+        _, second = stand.call()
+        await settle()
+        for _ in range(MAX_FAILURES):
+            stand.guard.note(ToolTimedOut("late"))
+        stand.runs[0].fail(ToolTimedOut("late"))
+        assert await first == "ToolTimedOut"
+        assert await second == "ToolUnavailable"
+        assert len(stand.started) == 1
+        assert stand.guard.slots.take(), "a place was lost"
+
+    guarded(scene, ToolAnnotations(max_concurrency=1))
+
+
+def test_a_run_with_less_than_the_tools_own_time_says_nothing_of_the_tool() -> None:
+    async def scene(stand: Stand) -> None:
+        for _ in range(2 * MAX_FAILURES):
+            call = stand.guard.open(999, lambda percent, text: None)
+            call.start(b"frame")
+            stand.runs[-1].fail(ToolTimedOut("late"))
+            with pytest.raises(ToolTimedOut):
+                await call.result()
+        assert stand.guard.is_well
+
+    guarded(scene, ToolAnnotations())
+
+
+def test_a_call_counts_once_however_often_it_was_tried() -> None:
+    async def scene(stand: Stand) -> None:
+        for number in range(1, MAX_FAILURES + 1):
+            assert stand.guard.is_well
+            _, outcome = stand.call()
+            for _ in range(MAX_ATTEMPTS):
+                await settle()
+                stand.now_s += 0.1
+                stand.runs[-1].fail(ToolHostDied("gone"))
+            assert await outcome == "ToolHostDied"
+            assert len(stand.started) == number * MAX_ATTEMPTS
+        assert not stand.guard.is_well
+
+    guarded(scene, IDEMPOTENT)
 
 
 def test_further_attempts_have_what_is_left_of_the_time() -> None:
@@ -401,7 +463,27 @@ def test_the_tools_of_a_request_share_its_time() -> None:
         stream.call(index=1)
         assert stream.runs[1].deadline_ms == 2000
         stream.now_ns += 3_000_000_000
-        stream.route(index=2)
-        assert stream.runs[2].deadline_ms == 1, "nothing is left"
+        stream.call(index=2)
+        assert len(stream.runs) == 2, "nothing is left: it is not even opened"
+        stream.runs[1].give("later")
+        results = await stream.calls.results()
+        assert [result.text for result in results] == [
+            "later",
+            "error: not called: the request's time for tools is spent",
+        ]
 
-    play(scene, timeout_s=5.0, budget_s=6.0)
+    stream = play(scene, timeout_s=5.0, budget_s=6.0)
+    assert stream.states[-1] == "failed"
+
+
+def test_what_was_read_before_a_change_is_read_again() -> None:
+    async def scene(stream: Stream) -> None:
+        for index, name in enumerate(["read", "write", "read"]):
+            stream.call(name=name, index=index)
+        await settle()
+        assert [len(run.frames) for run in stream.runs] == [1, 1, 1]
+        for run, text in zip(stream.runs, ["old", "done", "new"], strict=True):
+            run.give(text)
+        assert [result.text for result in await stream.calls.results()] == ["old", "done", "new"]
+
+    play(scene, tool("read", annotations=READ_ONLY), tool("write"))

@@ -1,5 +1,6 @@
 """What is text, reasoning and call in a turn: the same at every cut, and nothing is ever lost."""
 
+import itertools
 from collections.abc import Callable, Iterable
 
 import pytest
@@ -24,6 +25,7 @@ from midstream.routing.watching.events import (
 )
 from midstream.routing.watching.parser import CallParser, Markers
 from tests.routing.watching.cutting import pieces_of
+from tests.routing.watching.test_dialect_grammars import TURNS
 from tests.support.cases import every_two_piece_cut
 
 THINK = ("<think>", "</think>")
@@ -223,6 +225,34 @@ def test_only_the_call_at_hand_is_rejected() -> None:
     for pieces in [[other + CALL], list(other + CALL), *every_two_piece_cut(other + CALL)]:
         seen = parse(pieces, rejects=lambda event: event == NameEnd("y"))
         assert _merged(seen) == [other, SEEN]
+
+
+@pytest.mark.parametrize("rejected", [NameEnd, ArgumentsEnd])
+@pytest.mark.parametrize("name", [name for name, dialect in DIALECTS.items() if not dialect.is_single])
+def test_the_calls_behind_one_that_is_rejected_are_read(name: str, rejected: type) -> None:
+    dialect = DIALECTS[name]
+    opening = dialect.opening + dialect.before_first_call
+    body = TURNS[name].removeprefix(opening).removesuffix(dialect.after_last_call)
+    text = f"{opening}{body}{dialect.between_calls}{body}{dialect.after_last_call}"
+    markers = dialect.markers(None, has_calls=True)
+    [one] = parse([TURNS[name]], markers=markers)
+    for number, pieces in enumerate([[text], list(text), *every_two_piece_cut(text)]):
+        counter = itertools.count()
+        seen = parse(
+            pieces,
+            markers=markers,
+            rejects=lambda event, counter=counter: isinstance(event, rejected) and next(counter) == 0,  # type: ignore[misc]
+        )
+        assert seen[-1] == one, (number, seen)
+        assert joined(seen[:-1]).strip() == f"{opening}{body}".strip(), (number, seen)
+        backwards = itertools.count(-1)
+        seen = parse(
+            pieces,
+            markers=markers,
+            rejects=lambda event, counter=backwards: isinstance(event, rejected) and next(counter) == 0,  # type: ignore[misc]
+        )
+        assert seen[0] == one, (number, seen)
+        assert joined(seen[1:]).strip() == f"{dialect.between_calls}{body}{dialect.after_last_call}".strip()
 
 
 def test_a_turn_that_is_cut_inside_a_call_says_so() -> None:

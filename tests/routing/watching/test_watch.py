@@ -87,6 +87,16 @@ def test_the_numbers_of_calls_go_on_from_earlier_turns(watches: Watches) -> None
     assert reading.closed == [3, 5]
 
 
+def test_a_call_that_was_none_takes_no_other_ones_room(watches: Watches) -> None:
+    needy = {**ANY, "required": ["a"]}
+    text = call("put", "{}") + call("put") + call("put")
+    plan = ToolPlan("hermes", (spec("put", needy),), parallel=False)
+    for pieces in [[text], list(text), *every_two_piece_cut(text)]:
+        reading = read_turn(watches, pieces, plan=plan)
+        assert reading.closed == [1]
+        assert reading.text == call("put", "{}") + call("put")
+
+
 def test_a_turn_with_calls_of_both_kinds_parks(watches: Watches) -> None:
     plan = ToolPlan("hermes", (spec("mine", ANY), spec("yours", ANY, runs_on=RunsOn.CLIENT)))
     reading = read_turn(watches, call("yours") + call("mine"), plan=plan)

@@ -46,9 +46,13 @@ class Dispatcher:
         self.tools = tools
         self.now_ns = now_ns
         self.budget_s = budget_s
-        self._timeout_s = timeout_s
         self._guards = {
-            name: Guard(tool.spec, tool.transport, on_retry=metrics.tools_retried.labels(name).inc)
+            name: Guard(
+                tool.spec,
+                tool.transport,
+                timeout_s=tool.spec.annotations.timeout_s or timeout_s,
+                on_retry=metrics.tools_retried.labels(name).inc,
+            )
             for name, tool in tools.items()
         }
         self._metrics = metrics
@@ -60,7 +64,7 @@ class Dispatcher:
 
     def timeout_s(self, name: str) -> float:
         """The longest run of a tool."""
-        return self.tools[name].spec.annotations.timeout_s or self._timeout_s
+        return self._guards[name].timeout_s
 
     def open(
         self, routed: CallRouted, notify: Notify, shared: dict[bytes, SharedRun], *, timeout_s: float
@@ -117,7 +121,7 @@ class CallSet:
         """A call's limit is its tool's, or what is left of the request's time for tools."""
         now_ns = self._dispatcher.now_ns()
         spent_s = sum(call.run_ns(now_ns) for call in self._calls.values()) / 1e9
-        timeout_s = min(self._dispatcher.timeout_s(event.name), max(0.001, self._dispatcher.budget_s - spent_s))
+        timeout_s = min(self._dispatcher.timeout_s(event.name), self._dispatcher.budget_s - spent_s)
         self._calls[event.index] = self._dispatcher.open(event, self._notify, self._shared, timeout_s=timeout_s)
 
     def begin_turn(self) -> None:

@@ -11,11 +11,10 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 
 from midstream.errors import (
-    ToolArgumentsInvalid,
     ToolCancelled,
+    ToolError,
     ToolFailed,
     ToolHostDied,
-    ToolOverLimit,
     ToolTimedOut,
     ToolUnavailable,
 )
@@ -30,7 +29,7 @@ PAUSE_S = 10.0
 TOGETHER_S = 0.05
 
 _RETRIED = (ToolFailed, ToolHostDied)
-_COUNTED = (ToolTimedOut, ToolHostDied)
+_UNANSWERED = (ToolTimedOut, ToolHostDied)
 
 
 class Slots:
@@ -82,13 +81,16 @@ class Guard:
         spec: ToolSpec,
         transport: Transport,
         *,
+        timeout_s: float,
         now_s: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         jitter: Callable[[float], float] = lambda longest_s: random.uniform(0, longest_s),  # noqa: S311 - no secret
         on_retry: Callable[[], None] = lambda: None,
     ) -> None:
+        """`timeout_s`: the longest run of the tool."""
         self.spec = spec
         self.transport = transport
+        self.timeout_s = timeout_s
         self.slots = Slots(spec.annotations.max_concurrency)
         self.sleep = sleep
         self.jitter = jitter
@@ -103,24 +105,26 @@ class Guard:
         return GuardedCall(self, deadline_ms, on_progress)
 
     def refusal(self) -> ToolUnavailable | None:
-        """Why the tool is not to be called now. After a pause one call is let through, and the pause begins anew."""
-        if self._num_failures < MAX_FAILURES:
-            return None
+        """Why the tool is not to be called now."""
         left_s = self._paused_until_s - self.now_s()
-        if left_s > 0:
-            times = f"{self._num_failures} times in a row"
-            return ToolUnavailable(f"{self.spec.name} did not answer {times}; it is called again in {left_s:.0f} s")
-        self._paused_until_s = self.now_s() + PAUSE_S
-        return None
+        if self.is_well or left_s <= 0:
+            return None
+        times = f"{self._num_failures} times in a row"
+        return ToolUnavailable(f"{self.spec.name} did not answer {times}; it is called again in {left_s:.0f} s")
+
+    def let_through(self) -> None:
+        """A call starts: after a pause it is the one that finds out, and the pause begins anew."""
+        if not self.is_well:
+            self._paused_until_s = self.now_s() + PAUSE_S
 
     @property
     def is_well(self) -> bool:
         return self._num_failures < MAX_FAILURES
 
     def note(self, error: Exception | None) -> None:
-        """How a run ended. Runs that a host takes down with it together count once."""
+        """How a call ended. Those that a host takes down with it together count once."""
         now_s = self.now_s()
-        if not isinstance(error, _COUNTED):
+        if not isinstance(error, _UNANSWERED):
             self._num_failures = 0
             return
         if not isinstance(error, ToolHostDied) or now_s - self._last_death_s > TOGETHER_S:
@@ -157,17 +161,17 @@ class GuardedCall:
         self._refusal = self._guard.refusal()
         if self._refusal is None and self._guard.slots.take():
             self._has_place = True
-            self._handle.start(frame)
+            self._begin()
 
     async def result(self) -> ToolResult:
         self._is_awaited = True
-        if self._refusal is not None:
-            self._handle.cancel()
-            raise self._refusal
         try:
-            if not self._has_place:
+            if self._refusal is None and not self._has_place:
                 await self._wait_for_place()
-            return await self._tries()
+            if self._refusal is not None:
+                self._handle.cancel()
+                raise self._refusal
+            return await self._noted()
         finally:
             self._give_place_back()
 
@@ -178,35 +182,50 @@ class GuardedCall:
             self._give_place_back()
 
     async def _wait_for_place(self) -> None:
-        """The wait counts as the run's own time."""
+        """The wait counts as the run's own time, and the tool may have failed the others meanwhile."""
         try:
             async with asyncio.timeout(self._left_s()):
                 await self._guard.slots.wait()
         except TimeoutError:
             raise ToolTimedOut("no place was free in time") from None
         self._has_place = True
+        self._refusal = self._guard.refusal()
+        if self._refusal is None:
+            self._handle.cancel()
+            self._open_again()
+            self._begin()
+
+    def _begin(self) -> None:
+        self._guard.let_through()
         self._handle.start(self._frame)
 
     def _left_s(self) -> float:
         return self._ends_s - self._guard.now_s()
 
+    async def _noted(self) -> ToolResult:
+        """The guard hears of a call once, by its last attempt."""
+        try:
+            result = await self._tries()
+        except ToolCancelled:
+            raise
+        except ToolTimedOut as error:
+            # A run that had less than the tool's own time says nothing of the tool.
+            if self._deadline_ms >= int(self._guard.timeout_s * 1000):
+                self._guard.note(error)
+            raise
+        except ToolError as error:
+            self._guard.note(error)
+            raise
+        self._guard.note(None)
+        return result
+
     async def _tries(self) -> ToolResult:
         for attempt in range(1, self._guard.max_attempts + 1):
             try:
-                result = await self._handle.result()
-            except _RETRIED as error:
-                self._guard.note(error)
+                return await self._handle.result()
+            except _RETRIED:
                 if attempt == self._guard.max_attempts or self._is_cancelled or self._left_s() <= 0:
                     raise
-            except ToolTimedOut as error:
-                self._guard.note(error)
-                raise
-            except (ToolArgumentsInvalid, ToolOverLimit):
-                self._guard.note(None)  # an answer
-                raise
-            else:
-                self._guard.note(None)
-                return result
             await self._try_again(attempt)
         raise AssertionError("the last attempt returns or raises")
 
@@ -215,14 +234,37 @@ class GuardedCall:
         await self._guard.sleep(self._guard.jitter(BACKOFF_S * 2 ** (attempt - 1)))
         if self._is_cancelled:
             raise ToolCancelled("cancelled")
-        self._deadline_ms = max(1, int(self._left_s() * 1000))
-        self._handle = self._open()
+        self._open_again()
         self._handle.start(self._frame)
 
     def _open(self) -> CallHandle:
         return self._guard.transport.open(self._guard.spec.tool_id, self._deadline_ms, self._on_progress)
 
+    def _open_again(self) -> None:
+        """A new run, for what is left of the time."""
+        self._deadline_ms = max(1, int(self._left_s() * 1000))
+        self._handle = self._open()
+
     def _give_place_back(self) -> None:
         if self._has_place:
             self._has_place = False
             self._guard.slots.give_back()
+
+
+class RefusedCall:
+    """A call that never starts."""
+
+    def __init__(self, reason: str) -> None:
+        self._reason = reason
+
+    def partial(self, field_index: int, text: str) -> None:
+        pass
+
+    def start(self, frame: bytes) -> None:
+        pass
+
+    async def result(self) -> ToolResult:
+        raise ToolUnavailable(self._reason)
+
+    def cancel(self) -> None:
+        pass

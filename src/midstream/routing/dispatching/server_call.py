@@ -11,7 +11,7 @@ import structlog
 from midstream.errors import ToolCancelled, ToolError, ToolTimedOut
 from midstream.messages import CallPartial, CallReady, CallRouted
 from midstream.protocol.btif import Layout, arguments_json
-from midstream.routing.dispatching.guard import Guard
+from midstream.routing.dispatching.guard import Guard, RefusedCall
 from midstream.routing.dispatching.shared_run import SharedRun
 from midstream.routing.dispatching.status import OUTCOMES, CallResult, CallState, CallStatus
 from midstream.telemetry.metrics import Metrics
@@ -20,6 +20,8 @@ from midstream.tools.transport import CallHandle
 log = structlog.get_logger()
 
 Notify = Callable[[CallStatus], None]
+
+_LEAST_S = 0.001
 
 _ENDINGS = {
     CallState.DONE: "finished",
@@ -126,6 +128,8 @@ class ServerCall:
         return CallResult(self.call_id, self.spec.name, self.arguments, self.text)
 
     def _open(self) -> CallHandle:
+        if self._timeout_s < _LEAST_S:
+            return RefusedCall("not called: the request's time for tools is spent")
         self._num_runs += 1
         number = self._num_runs
 
@@ -149,6 +153,8 @@ class ServerCall:
             self._metrics.tools_dispatched.labels(self.spec.name).inc()
             if is_read_only:
                 self._shared[frame] = run
+            else:
+                self._shared.clear()  # what it changes may be what was read
         run.join()
         return run
 

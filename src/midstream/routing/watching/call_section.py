@@ -1,9 +1,12 @@
 """Owns the state machine of one section of calls, from behind its opening to its end. Knows no other text.
 
-BEGIN ──begin──▶ CALL_OPEN ──call_open──▶ CALL ──▶ CALL_CLOSE ──▶ BETWEEN ──end, other text──▶ OVER
-                    ▲                      │ no call                 │                          ▲
-                    └──────────────────────┼───────separator─────────┘                          │
-                                           └──▶ RAW ──end of what began as a call───────────────┘
+BEGIN ──begin──▶ CALL_OPEN ──call_open──▶ CALL ───────▶ CALL_CLOSE ──▶ BETWEEN ──end, other text──▶ OVER
+                    ▲                       │ no call     ▲ its syntax    │                          ▲
+                    │                       ▼             │ is whole      │                          │
+                    │                      RAW ───────────┴───────────────┼──────it is not───────────┘
+                    └─────────────────────────────────separator───────────┘
+
+A call that is none is text, with what closes it; those that follow it are read as any other.
 """
 
 from collections.abc import Iterator
@@ -36,6 +39,8 @@ class CallSection:
         """Characters of `rest` that the reader has seen and not settled."""
         self._has_closed = False
         self._rejected: str | None = None
+        self._is_text = False
+        """The call at hand is none."""
         self.rest = ""
 
     @property
@@ -45,7 +50,7 @@ class CallSection:
     @property
     def is_in_call(self) -> bool:
         """False where what began as a call has turned out to be text."""
-        return self._state not in (State.RAW, State.OVER)
+        return not (self._is_text or self.is_over)
 
     def begin(self) -> Iterator[ParseEvent]:
         yield CallBegin()
@@ -61,8 +66,9 @@ class CallSection:
     def finish(self, *, is_cut: bool) -> Iterator[ParseEvent]:
         """The turn is over: a call that is not whole is none."""
         match self._state:
-            case State.RAW if self.rest:
-                yield Text(self.rest)
+            case _ if self._is_text:
+                if self.rest:
+                    yield Text(self.rest)
             case State.CALL | State.CALL_CLOSE if self._has_closed:
                 yield CallEnd()
             case State.BEGIN | State.CALL_OPEN | State.CALL:
@@ -123,7 +129,7 @@ class CallSection:
         stripped = self.rest.lstrip()
         if stripped.startswith(closing):
             # Without a closing, the white space belongs to what follows.
-            self._take(len(self.rest) - len(stripped) + len(closing) if closing else 0)
+            yield from self._pass(len(self.rest) - len(stripped) + len(closing) if closing else 0)
             yield from self._end_call()
         elif not closing.startswith(stripped):
             yield from self._end_call()
@@ -135,7 +141,7 @@ class CallSection:
             return
         more = form.separator or form.call_open
         if form.end and stripped.startswith(form.end):
-            self._take(len(self.rest) - len(stripped) + len(form.end))
+            yield from self._pass(len(self.rest) - len(stripped) + len(form.end))
             self._state = State.OVER
         elif more and stripped.startswith(more):
             yield from self._begin_next(len(self.rest) - len(stripped) + len(form.separator))
@@ -152,7 +158,9 @@ class CallSection:
             _, taken = self._read()
             if taken:
                 yield Text(taken)
-        if reader.is_complete or reader.is_malformed:
+        if reader.is_complete:
+            self._state = State.CALL_CLOSE
+        elif reader.is_malformed:
             self._state = State.OVER
 
     def _read(self) -> tuple[list[ParseEvent], str]:
@@ -167,19 +175,27 @@ class CallSection:
         self._raw = self._take(num_characters)
         self._reader = self._form.make_reader()
         self._num_ahead = 0
-        self._has_closed = False
+        self._has_closed = self._is_text = False
         self._state = State.CALL_OPEN
         yield CallBegin()
 
     def _end_call(self) -> Iterator[ParseEvent]:
         self._state = State.BETWEEN
-        yield CallEnd()
+        if not self._is_text:
+            yield CallEnd()
 
     def _give_up(self, reason: str, next_state: State) -> Iterator[ParseEvent]:
         raw, self._raw = self._raw, ""
         self._rejected = None
+        self._is_text = True
         self._state = next_state
         yield CallInvalid(raw, reason)
+
+    def _pass(self, num_characters: int) -> Iterator[ParseEvent]:
+        """Go over what closes a call or the section: with a call that is none, it is text."""
+        passed = self._take(num_characters)
+        if self._is_text and passed:
+            yield Text(passed)
 
     def _take(self, num_characters: int) -> str:
         taken, self.rest = self.rest[:num_characters], self.rest[num_characters:]

@@ -117,7 +117,7 @@ class CallWatch:
         self._grammar = grammar
         self._tools = {spec.name: WatchedTool(spec) for spec in plan.tools} if is_watching else {}
         self._names = NameTrie(self._tools)
-        self._last_call = num_earlier_calls + max_calls(plan)
+        self._num_calls_left = max_calls(plan)
         self._call: Call | None = None
         self.server_calls: list[str] = []
         self.has_client_calls = False
@@ -194,7 +194,7 @@ class CallWatch:
         return []
 
     def _route(self, name: str | None, mark: Mark) -> list[WatchEvent]:
-        if name is None or self._call is not None or self.num_calls >= self._last_call:
+        if name is None or self._call is not None or not self._num_calls_left:
             return []
         self._call = Call(self.num_calls, self._tools[name])
         self.num_calls += 1
@@ -204,8 +204,8 @@ class CallWatch:
         events = self._route(name if name in self._tools else None, mark)
         call = self._call
         if call is None or call.tool.spec.name != name:
-            is_one_more = self.num_calls >= self._last_call
-            self._parser.reject("no more calls were asked for" if is_one_more else f"no tool {name!r} is enabled")
+            has_room = self._num_calls_left > 0
+            self._parser.reject(f"no tool {name!r} is enabled" if has_room else "no more calls were asked for")
             return events
         call.is_named = True
         if call.tool.takes_parts:
@@ -251,6 +251,7 @@ class CallWatch:
         if fault is not None:
             self._parser.reject(fault)
             return []
+        self._num_calls_left -= 1
         if call.tool.is_server:
             self.server_calls.append(call.tool.spec.name)
         else:
