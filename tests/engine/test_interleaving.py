@@ -203,6 +203,9 @@ def test_nothing_joins_a_turn_that_the_client_has_to_answer(tokenizer: Tokenizer
     talk.run_until_idle()
     assert talk.num_injects == 0
     assert talk.is_parked(1), "the server's result goes with the client's"
+    talk.inject()
+    talk.run_until_idle()
+    assert [output.is_parked for output in talk.outputs(1)].count(True) == 1, "it parks once"
     talk.abort(1)
     talk.run_until_idle()
     assert not talk.engine.sequences
