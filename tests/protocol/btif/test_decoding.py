@@ -77,6 +77,15 @@ def test_with_the_schema_only_the_canonical_frame_is_accepted(frame_hex: str, fa
         btif.decode(bytes.fromhex(frame_hex.replace(" ", "")), FLIGHT)
 
 
+@pytest.mark.parametrize("name", ["", "a"])
+def test_a_declared_argument_is_not_among_the_undeclared_ones_whatever_its_name(name: str) -> None:
+    layout = Layout.of({"properties": {name: {}}})
+    key = bytes([len(name)]) + name.encode()
+    frame = bytes.fromhex("00000003 0002 07 0b01") + key + b"\x07"
+    with pytest.raises(BtifError, match="declared argument"):
+        btif.decode(frame, layout)
+
+
 def test_a_string_of_the_enum_must_be_its_first_index() -> None:
     layout = Layout.of({"properties": {"u": {"enum": ["k", "k", 7, "c"]}}})
     for frame_hex in ("0000000100010101 6b", "0000000100010901", "0000000100010902", "0000000100010904"):

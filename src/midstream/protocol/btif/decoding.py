@@ -99,7 +99,8 @@ class _Decoder:
         value = self._object(layout.root, 0, start, "(undeclared)")
         if not value:
             raise BtifError("undeclared arguments that are none", offset=start)
-        if declared := next((key for key in value if key in layout.index), None):
+        declared = next((key for key in value if key in layout.index), None)
+        if declared is not None:
             raise BtifError(f"declared argument {declared[:80]!r} among the undeclared ones", offset=start)
         return value
 
