@@ -6,6 +6,7 @@ import re
 import signal
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -268,6 +269,8 @@ def test_ctrl_c_stops_the_answer_and_not_the_program() -> None:
     def interrupt() -> None:
         out.event.wait()
         assert main.ident is not None
+        # Python sees a signal that comes just before it waits for bytes only when some have come.
+        time.sleep(0.2)
         signal.pthread_kill(main.ident, signal.SIGINT)
         hung_up.wait()
 

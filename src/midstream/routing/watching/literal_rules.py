@@ -105,10 +105,13 @@ class _Literals:
     def _object(self, schema: Schema, nesting: int) -> str:
         if isinstance(schema.get("properties"), dict) and nesting < MAX_NESTING:
             return f'"{{" {self._members(schema, self._spelling.member_key, nesting + 1)} "}}"'
-        return any_object(self._writer, self._spelling)
+        pair = f"{self._spelling.any_key(self._writer)} {self._spelling.anything(self._writer)}"
+        return self._repeated("{", pair, "}")
 
     def _repeated(self, opening: str, item: str, closing: str) -> str:
-        return repeated(self._writer, opening, item, closing, self._spelling.separator)
+        item = self._writer.rule(item)
+        separator = self._writer.literal(self._spelling.separator)
+        return f"{quoted(opening)} ({item} ({separator} {item})*)? {quoted(closing)}"
 
     def _members(self, schema: Schema, key_of: Callable[[str], str], nesting: int) -> str:
         """The members in their order, optional ones left out at will, the separator between those that are there."""
@@ -149,17 +152,6 @@ class _Run:
     more: str
     """The rule of those that are there, each behind a separator."""
     is_optional: bool
-
-
-def repeated(writer: GrammarWriter, opening: str, item: str, closing: str, separator: str) -> str:
-    item = writer.rule(item)
-    return f"{quoted(opening)} ({item} ({writer.literal(separator)} {item})*)? {quoted(closing)}"
-
-
-def any_object(writer: GrammarWriter, spelling: Spelling) -> str:
-    """An object that declares no members."""
-    pair = f"{spelling.any_key(writer)} {spelling.anything(writer)}"
-    return repeated(writer, "{", pair, "}", spelling.separator)
 
 
 def _python_literal(value: Any) -> str:
