@@ -5,7 +5,14 @@ from collections.abc import Callable
 
 from midstream.protocol.references import resolved, self_contained
 from midstream.routing.watching.grammar_writer import GrammarWriter, quoted
-from midstream.routing.watching.schema import Schema, branches_of, properties_of, required_of, types_of, values_of
+from midstream.routing.watching.schema import (
+    Schema,
+    alternatives_of,
+    properties_of,
+    required_of,
+    types_of,
+    values_of,
+)
 
 ArgumentRules = Callable[[GrammarWriter, Schema], str]
 """Writes the expression of a tool's arguments from its parameters. What a schema says is text, whatever it spells."""
@@ -44,25 +51,16 @@ def one_of(choices: list[str]) -> str:
 def _tagged_value(writer: GrammarWriter, schema: Schema, root: Schema, end: str) -> str:
     """Any text where a string may stand: between tags nothing tells it from another type."""
     forms: list[str] = []
-    pending, seen = [schema], set[int]()
-    while pending:
-        schema = resolved(pending.pop(), root)
-        if id(schema) in seen:
-            continue
-        seen.add(id(schema))
-        values = values_of(schema)
+    for alternative in alternatives_of(schema, root):
+        values = values_of(alternative)
         if values is not None:
             texts = [value if isinstance(value, str) else json.dumps(value) for value in values]
             forms += [quoted(text) or NOTHING for text in texts]
             continue
-        branches = branches_of(schema)
-        if branches and "type" not in schema:
-            pending += reversed(branches)
-            continue
-        types = types_of(schema, root)
+        types = types_of(alternative, root)
         if not types or "string" in types:
             return writer.until(end)
-        forms += [_untagged(writer, schema, root, kind) for kind in types]
+        forms += [_untagged(writer, alternative, root, kind) for kind in types]
     return f"{one_of(list(dict.fromkeys(forms)))} {writer.literal(end)}" if forms else writer.until(end)
 
 

@@ -1,6 +1,6 @@
 """Owns what a JSON Schema says of the values that it allows. Knows no syntax, and reads no value."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from midstream.protocol.references import resolved
@@ -11,19 +11,27 @@ Schema = Mapping[str, Any]
 def types_of(schema: Schema, root: Schema) -> tuple[str, ...]:
     """The JSON types that a value of `schema`, a part of `root`, may have; empty where it does not say."""
     types: list[str] = []
+    for alternative in alternatives_of(schema, root):
+        own = _own_types(alternative)
+        if not own:
+            return ()
+        types += own
+    return tuple(dict.fromkeys(types))
+
+
+def alternatives_of(schema: Schema, root: Schema) -> Iterator[Schema]:
+    """What a value of `schema`, a part of `root`, may be, behind references and unions: each part once, in order."""
     pending, seen = [schema], set[int]()
     while pending:
         schema = resolved(pending.pop(), root)
         if id(schema) in seen:
             continue
         seen.add(id(schema))
-        own, branches = _own_types(schema), branches_of(schema)
-        if not own and not branches:
-            return ()
-        types += own
-        if not own:
+        branches = [] if _own_types(schema) else branches_of(schema)
+        if branches:
             pending += reversed(branches)
-    return tuple(dict.fromkeys(types))
+        else:
+            yield schema
 
 
 def _own_types(schema: Schema) -> list[str]:
